@@ -12,28 +12,20 @@ a recorded run takes the place of the first part; then the time between its upda
 4. learner: read and decode steps, fill the buffer.
 
 The archive is no part of the path from a game to its update: the run pays for it, the event path does not.
-
-``--against-memory`` measures log and archive instead: whole runs, all parts in this process, in turn with the
-same run on a log in memory (that of the simulation tests) and without an archiver. Games, events and
-processors are the same in both, so events are made and read there too.
 """
 
 import asyncio
-import contextlib
 import json
-import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
-from unittest.mock import patch
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.between_updates import BetweenUpdates
-from benchmarks.harness import compare, machine, parser, report
+from benchmarks.harness import machine, parser
 from unstable_stream.api.quickstart import quickstart
 from unstable_stream.buffer import StepBuffer
 from unstable_stream.events import (
@@ -51,15 +43,12 @@ from unstable_stream.log.open import open_existing_log, open_log_at
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import read_to_end, readable_events
 from unstable_stream.log.records import record_from_event
-from unstable_stream.log.simulated import SimulatedLog
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.streams.processors import fold_sinks, host_processors
 from unstable_stream.streams.run_configs import RunDirectory
 
-_MOST_OF_A_RUN: Final = 0.2
-"""What log, processors and archive may take of a run of the tiny player."""
 _PLAYED = ("runs", "games", "trajectories", "game-outcomes", "steps", "learner-updates")
 
 
@@ -173,41 +162,6 @@ async def play(config: RunConfig, data: DataDir) -> tuple[float, int]:
     return last - first, counted.steps
 
 
-@contextlib.asynccontextmanager
-async def _log_in_memory(*_: object, **__: object) -> AsyncIterator[EventLog]:
-    yield SimulatedLog()
-
-
-def against_memory(model: str, overrides: Sequence[str], rounds: int, json_path: Path | None) -> None:
-    """Compare whole runs with the same on a log in memory and without an archiver, and print how much less
-    those take.
-    """
-
-    def steps_per_second(*, in_memory: bool) -> float:
-        with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as changed:
-            more: tuple[str, ...] = ()
-            if in_memory:
-                more = ('external=["archiver"]',)
-                changed.enter_context(patch.object(launcher, "opened_log", _log_in_memory))
-            config = quickstart(model, data=Path(directory), overrides=(*overrides, *more)).config
-            seconds, steps = asyncio.run(play(config, DataDir(Path(directory))))
-        where = "in memory" if in_memory else "on its log"
-        print(f"{where}: {seconds / steps * 1000:.2f} CPU ms a trained step", file=sys.stderr)
-        return steps / seconds
-
-    found = compare(
-        f"{Path(model).name}: log and archive, a whole run",
-        lambda: steps_per_second(in_memory=False),
-        lambda: steps_per_second(in_memory=True),
-        unit="trained steps per CPU second",
-        rounds=rounds,
-        target=1 - _MOST_OF_A_RUN,
-    )
-    report("a run on its log against one in memory, without archive", [found], json_path)
-    low, high = found.spread
-    print(f"Log and archive take {1 - found.ratio:.1%} of the run ({1 - high:.1%} to {1 - low:.1%}).")
-
-
 def main() -> None:
     """Play or read a run, measure, and print what each stage takes of a game's time."""
     arguments = parser(str(__doc__).splitlines()[0])
@@ -217,14 +171,8 @@ def main() -> None:
     arguments.add_argument("--model", default="tiny-player", help="plays the quickstart, without --data")
     arguments.add_argument("--updates", type=int, default=8, help="learner updates of the quickstart")
     arguments.add_argument("--set", action="append", default=[], help="key=value of its configuration")
-    arguments.add_argument(
-        "--against-memory", action="store_true", help="whole runs, against a log in memory and no archiver"
-    )
     options = arguments.parse_args()
     overrides = (f"learner.iterations={options.updates}", *options.set)
-    if options.against_memory:
-        against_memory(options.model, overrides, options.rounds, options.json)
-        return
     cpu_seconds = None
     with tempfile.TemporaryDirectory() as directory:
         data = DataDir(options.data or Path(directory))

@@ -1,5 +1,6 @@
 """Adapters under contract: ``event_log`` is opened on each of them in turn."""
 
+import functools
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,11 +10,11 @@ import pytest
 from aiokafka import AIOKafkaProducer
 
 from tests.log.harness import LogHarness
+from tests.simulation.log import SimulatedLog, Store
 from unstable_stream.log.kafka.log import KafkaLog
 from unstable_stream.log.local import consumer as local_consumer
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, TopicPartition
-from unstable_stream.log.simulated import SimulatedLog, SimulatedStore
 
 
 @pytest.fixture(params=["local", "simulated", "kafka"])
@@ -26,18 +27,20 @@ async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     async def open_kafka() -> EventLog:
         return KafkaLog.open(f"kafka://{request.getfixturevalue('kafka_bootstrap')}", environ={})
 
-    store = SimulatedStore(transaction_markers=True)
-
     async def open_simulated() -> EventLog:
-        return SimulatedLog(store)
+        return SimulatedLog(store())
+
+    @functools.cache
+    def store() -> Store:
+        return Store(tmp_path, transaction_markers=True)
 
     adapters = {"local": open_local, "simulated": open_simulated, "kafka": open_kafka}
 
     @asynccontextmanager
     async def hold_back_simulated(topic: str) -> AsyncIterator[None]:
-        store.hold_back(TopicPartition(topic, 0))
+        await store().hold_back(TopicPartition(topic, 0))
         yield
-        store.let_go(TopicPartition(topic, 0))
+        store().let_go(TopicPartition(topic, 0))
 
     @asynccontextmanager
     async def hold_back_kafka(topic: str) -> AsyncIterator[None]:
@@ -49,6 +52,8 @@ async def harness(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     await harness.open()
     yield harness
     await harness.close()
+    if request.param == "simulated":
+        await store().local.close()
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ __all__ = ["lose_end"]
 
 
 def lose_end(path: Path, at: TopicPartition, first: int) -> None:
-    """Remove the records from an offset on; positions and saved states stay. The log must not be open."""
+    """Remove the records from an offset on; positions and saved states stay."""
     connection = sqlite3.connect(path)
     with connection:
         ((number,),) = connection.execute(

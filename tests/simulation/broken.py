@@ -11,10 +11,10 @@ from functools import partial
 from types import SimpleNamespace, TracebackType
 from typing import Any, Final, Self
 
+from tests.simulation.log import SimulatedProducer, SimulatedTransaction
 from unstable_stream.events.id_sets import IndexSet
+from unstable_stream.log.local.producer import LocalProducer
 from unstable_stream.log.port import Positions, Record
-from unstable_stream.log.simulated.producer import SimulatedProducer, SimulatedTransaction
-from unstable_stream.log.simulated.store import SimulatedStore
 from unstable_stream.workers.collector import Collector
 from unstable_stream.workers.collector_snapshot import CollectorSnapshots
 from unstable_stream.workers.rollout import _Publisher
@@ -59,7 +59,7 @@ def _apart(writer: str) -> dict[tuple[Any, str], Any]:
     whole = SimulatedProducer.transaction
 
     def transaction(self: SimulatedProducer) -> Any:
-        if not self._producer_id.startswith(writer):
+        if not self.inner._producer_id.startswith(writer):
             return whole(self)
         return _Apart(self, lambda: whole(self))
 
@@ -91,7 +91,7 @@ def _forgotten_games() -> dict[tuple[Any, str], Any]:
 
 
 def _unchecked_fence() -> dict[tuple[Any, str], Any]:
-    return {(SimulatedStore, "check_epoch"): lambda self, producer_id, epoch: None}
+    return {(LocalProducer, "check_epoch"): lambda self, connection: None}
 
 
 def _game_in_parts() -> dict[tuple[Any, str], Any]:

@@ -15,7 +15,7 @@ class Scenario:
 
     seed: int
     like_kafka: bool
-    """Offsets have gaps, ``ratings`` are compacted, nothing is lost by a power cut."""
+    """Offsets have gaps, ``ratings`` are compacted."""
     session_timeout_s: float
     """After so long without a poll a member of a group loses its partitions."""
     latency_s: float
@@ -37,14 +37,11 @@ class Scenario:
     disk_full: float
     """Of writes to the archive and of checkpoints: those that fail."""
     power_cuts: int
+    """How often all processes die at once."""
     clock_jumps: int
     compactions: int
     open_transactions: int
     """How often a transaction of another producer stays open in a topic, for up to 70 s."""
-    expired_steps: int
-    """How often retention deletes old records of ``steps``."""
-    expirations: int
-    """How often retention deletes records of other topics that are archived."""
     orphans: float
     """Of rollout workers of a dead collector: those that go on for a while."""
     faults_s: float
@@ -73,7 +70,6 @@ def draw_scenario(seed: int) -> Scenario:
 
     like_kafka = rng.random() < 0.5
     power_cuts = rng.randint(1, 2) if not like_kafka and rng.random() < 0.2 else 0
-    expirations = 0 if power_cuts else _expirations(seed)
     return Scenario(
         seed=seed,
         like_kafka=like_kafka,
@@ -91,28 +87,20 @@ def draw_scenario(seed: int) -> Scenario:
         clock_jumps=rng.randint(1, 4) if rng.random() < 0.3 else 0,
         compactions=rng.randint(1, 4) if like_kafka else 0,
         open_transactions=_open_transactions(seed) if like_kafka else 0,
-        expired_steps=0,
-        expirations=expirations,
         orphans=rng.choice((0.0, 0.5, 1.0)),
         faults_s=rng.choice((5.0, 20.0, 60.0)),
         processor_hosts=rng.choice((1, 1, 2, 3)),
         shared_hosts=rng.random() < 0.3,
-        archived=rng.random() < 0.12 or expirations > 0,
-        # After a power cut a plug-in with state refuses to go on until a person resets it.
-        plugged_in=rng.random() < 0.25 and not power_cuts,
+        archived=rng.random() < 0.12,
+        plugged_in=rng.random() < 0.25,
         replayed=rng.random() < 0.1,
-        settings=_draw_settings(rng, power_cuts) | {"trained_models": _trained_models(seed)},
+        settings=_draw_settings(rng) | {"trained_models": _trained_models(seed)},
     )
 
 
 def _open_transactions(seed: int) -> int:
     rng = random.Random(f"{seed}/open transactions")
     return rng.randint(5, 30) if rng.random() < 0.3 else 0
-
-
-def _expirations(seed: int) -> int:
-    rng = random.Random(f"{seed}/expirations")
-    return rng.randint(1, 6) if rng.random() < 0.1 else 0
 
 
 def _trained_models(seed: int) -> list[dict[str, Any]]:
@@ -122,7 +110,7 @@ def _trained_models(seed: int) -> list[dict[str, Any]]:
     return [{"name": "first", "seats": [0]}, {"name": "second"}]
 
 
-def _draw_settings(rng: random.Random, power_cuts: int) -> dict[str, Any]:
+def _draw_settings(rng: random.Random) -> dict[str, Any]:
     batch_size = rng.choice((4, 8, 12))
     save_every = rng.choice((1, 1, 2, 3))
     final = [{"type": "RoleAdvantageByEnvFormatter"}] if rng.random() < 0.5 else []
@@ -154,8 +142,7 @@ def _draw_settings(rng: random.Random, power_cuts: int) -> dict[str, Any]:
             "batch_size": batch_size,
             "mini_batch_size": 4,
             "save_every": save_every,
-            # A power cut takes back updates. Whoever expects some keeps the states to go on from.
-            "keep_optimizer_states": "all" if power_cuts else rng.choice(("all", 1, 2)),
+            "keep_optimizer_states": rng.choice(("all", 1, 2)),
             "dtype": "float32",
             "num_threads": 1,
         },

@@ -116,9 +116,8 @@ class Services:
 
     async def archiver(self, stop: asyncio.Event) -> None:
         """Write everything into the archive."""
-        flush_s = 0.5 if self.world.scenario.expirations else 5.0
         async with self.world.log() as log:
-            await run_archiver(log, self.data.archive, stop=stop, flush_interval_s=flush_s)
+            await run_archiver(log, self.data.archive, stop=stop, flush_interval_s=5.0)
 
     async def plugin(self, stop: asyncio.Event) -> None:
         """Host a plug-in with state."""

@@ -60,9 +60,10 @@ def simulate(seed: int, *, traced: bool = False, scenario: Scenario | None = Non
     began = time.perf_counter()
     scenario = scenario or draw_scenario(seed)
     loop = SimulatedLoop(seed)
-    world = World(scenario, loop, traced=traced)
     directory = Path(tempfile.mkdtemp(prefix="simulation-", dir=_memory()))
     found: str | None = None
+    with simulated_clock(loop, seed):
+        world = World(scenario, loop, directory, traced=traced)
     with simulated_clock(loop, seed), _stand_ins(world):
         asyncio.set_event_loop(loop)
         try:
@@ -98,7 +99,6 @@ async def _run(world: World, directory: Path) -> None:
     log = world.log()
     await log.create_topics(list(load_topics().values()))
     await start_run(log, config, RUN)
-    world.protected = world.store.changes
     services = Services(world, config, data).all()
     running = {service: asyncio.create_task(world.supervise(service)) for service in services}
     torment = asyncio.create_task(world.torment(services))
@@ -106,7 +106,7 @@ async def _run(world: World, directory: Path) -> None:
     try:
         await _all_of(first, list(running.values()), world)
         world.end_faults()
-        await finish_run(log, RUN, "completed", "")
+        await finish_run(world.log(), RUN, "completed", "")
         # The archiver goes last: it archives what the others publish while they drain.
         rest = services[2:]
         for group in (
@@ -121,11 +121,11 @@ async def _run(world: World, directory: Path) -> None:
         for task in (*running.values(), torment):
             task.cancel()
     world.kill_all("the run is over")
-    for topic in world.store.topics:
-        for at in world.store.partitions(topic):
-            world.store.let_go(at)
-    report = await check_all(world, log, data)
+    for at in list(world.store.held):
+        world.store.let_go(at)
+    report = await check_all(world, world.log(), data)
     world.note(report)
+    await world.store.local.close()
 
 
 async def _all_of(

@@ -19,7 +19,14 @@ from unstable_stream.errors import CheckpointError, EngineError
 from unstable_stream.events import AdapterProbe
 from unstable_stream.inference.engine import Completion, EngineStats, GenerationRequest
 from unstable_stream.inference.tokenizer import Tokenizer, load_tokenizer
-from unstable_stream.learners import CheckpointInfo, LoraSettings, LrSchedule, StandardLearner, UpdateResult
+from unstable_stream.learners import (
+    CheckpointInfo,
+    LearnerSettings,
+    LoraSettings,
+    LrSchedule,
+    StandardLearner,
+    UpdateResult,
+)
 from unstable_stream.learners import standard_learner as learner_module
 from unstable_stream.update_decisions import Admission, TrainingSample, left_out
 
@@ -73,28 +80,18 @@ class PretendLearner(StandardLearner[TrainingSample, Any]):
     world: World
 
     def __init__(
-        self,
-        model_name: str,
-        *,
-        algorithm: BaseAlgo,
-        batch_size: int,
-        lora_cfg: Mapping[str, Any],
-        lr_schedule: Mapping[str, Any],
-        ckpt_root: Path,
-        seed: int,
-        **rest: Any,
+        self, model_name: str, settings: LearnerSettings, *, algorithm: BaseAlgo, ckpt_root: Path, **_: Any
     ) -> None:
         self.algorithm = algorithm
-        algorithm.max_train_len = rest["max_train_len"]  # as initialize() does, for admit()
+        algorithm.max_train_len = settings.max_train_len  # as initialize() does, for admit()
         self.model_name = model_name
-        self.batch_size = batch_size
-        self.learning_rate = self.grad_clip = 1.0
-        self.optimizer_steps_per_update = 1
-        self.lr_schedule = LrSchedule.from_settings(lr_schedule)
-        self.seed = seed
+        self._settings = settings
+        self.batch_size = settings.batch_size
+        self.lr_schedule = LrSchedule.from_settings(settings.lr_schedule)
+        self.seed = settings.seed
         self.ckpt_root = Path(ckpt_root)
         self.parameters = "lora"
-        self.lora = LoraSettings.from_settings(lora_cfg)
+        self.lora = LoraSettings.from_settings(settings.lora_cfg)
         self.model = torch.nn.Linear(8, 1, bias=False, dtype=torch.float64)
         torch.nn.init.zeros_(self.model.weight)
         self._optimizer = torch.optim.AdamW(self.model.parameters())
@@ -142,8 +139,8 @@ class PretendLearner(StandardLearner[TrainingSample, Any]):
         return AdapterProbe(dtype="float32", sequences=())
 
     def computed_with(self) -> dict[str, str]:
-        """Return what decides on the last bits: nothing, a hash is the same everywhere."""
-        return {"dtype": "float32"}
+        """Return what decides on the last bits: the same everywhere."""
+        return {"device": "cpu", "dtype": "float32", "learners": "1"}
 
 
 def weights_stand_in() -> dict[tuple[Any, str], Any]:

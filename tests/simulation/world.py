@@ -10,23 +10,22 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from tests.simulation.log import Calm, SimulatedLog, Store
 from tests.simulation.loop import PROCESS, Process, SimulatedLoop
 from tests.simulation.scenario import Scenario
 from unstable_stream.errors import (
     FencedError,
     LogUnavailableError,
-    OffsetOutOfRangeError,
 )
 from unstable_stream.log.port import TopicPartition
-from unstable_stream.log.simulated import SimulatedLog, SimulatedStore
 
 __all__ = ["MARK", "FoundError", "Service", "World"]
 
 MARK: Final = "(simulated)"
 """Is in the message of every error that the simulation itself raises."""
-_EXPIRING: Final = ("games", "game-outcomes", "trajectories", "checkpoints", "learner-updates")
 _CHANGING: Final = frozenset({"append", "commit", "transaction", "producer", "topics"})
 
 
@@ -48,7 +47,9 @@ class Service:
 class World:
     """See the module."""
 
-    def __init__(self, scenario: Scenario, loop: SimulatedLoop, *, traced: bool = False) -> None:
+    def __init__(
+        self, scenario: Scenario, loop: SimulatedLoop, directory: Path, *, traced: bool = False
+    ) -> None:
         self.scenario = scenario
         self.loop = loop
         self.rng = random.Random(f"{scenario.seed}/world")
@@ -56,7 +57,8 @@ class World:
         """What a process did that nobody waits for."""
         self.calm = False
         """Whether the time of faults is over."""
-        self.store = SimulatedStore(
+        self.store = Store(
+            directory,
             compacts=scenario.like_kafka,
             transaction_markers=scenario.like_kafka,
             session_timeout_s=scenario.session_timeout_s,
@@ -145,16 +147,9 @@ class World:
                 self._judge_end(process, error)
                 how = "failed"
             self.note("end", repr(process), how)
-            if how == "done" and not await self._lost_again():
+            if how == "done":
                 return
             await asyncio.sleep(self.rng.uniform(0.01, 2.0))
-
-    async def _lost_again(self) -> bool:
-        """Wait until no power cut can take back what a service has done; return whether one did."""
-        cuts = self.faults["power cut"]
-        while not self.calm and self.scenario.power_cuts > self.faults["power cut"] == cuts:
-            await asyncio.sleep(0.5)
-        return self.faults["power cut"] > cuts
 
     def _judge_end(self, process: Process, error: BaseException | None) -> None:
         """Raise unless the error of a process was caused by a fault and says so."""
@@ -167,9 +162,6 @@ class World:
             each = each.__cause__ or each.__context__
         if isinstance(error, FencedError) or any(MARK in str(one) for one in chain):
             return
-        hosts_processors = repr(process).startswith("processors-")
-        if isinstance(error, OffsetOutOfRangeError) and self.faults["expiration"] and not hosts_processors:
-            return  # what it was about to read has just expired: its next start reads the archive
         raise FoundError(f"{process!r} ended with {type(error).__name__}: {error}") from error
 
     # -- what goes wrong to processes -----------------------------------------------------------
@@ -262,17 +254,13 @@ class World:
             + ["clock jump"] * scenario.clock_jumps
             + ["compaction"] * scenario.compactions
             + ["open transaction"] * scenario.open_transactions
-            + ["expired steps"] * scenario.expired_steps
         )
-        plan = [(rng.uniform(0.5, scenario.faults_s), kind) for kind in kinds]
-        # Most runs are over after some seconds.
-        plan += [(rng.uniform(0.5, 10.0), "expiration") for _ in range(scenario.expirations)]
-        plan.sort()
+        plan = sorted((rng.uniform(0.5, scenario.faults_s), kind) for kind in kinds)
         for at_s, kind in plan:
             await asyncio.sleep(max(0.0, at_s - self.loop.time()))
             if self.calm:
                 return
-            getattr(self, "_" + kind.replace(" ", "_"))(services)
+            await getattr(self, "_" + kind.replace(" ", "_"))(services)
         await asyncio.sleep(max(0.0, scenario.faults_s - self.loop.time()))
         self.end_faults()
 
@@ -281,62 +269,31 @@ class World:
         self.note("the faults are over")
         self.calm = True
 
-    def _power_cut(self, services: list[Service]) -> None:
-        lost = int(self.rng.random() ** 2 * 40)
-        lost = min(lost, max(0, self.store.changes - self.protected))
-        self.note("power cut: the last", lost, "changes are lost", fault="power cut")
+    async def _power_cut(self, services: list[Service]) -> None:
+        self.note("power cut", fault="power cut")
         self.kill_all("power cut")
-        self.store.lose_tail(lost)
 
-    protected = 0
-    """The first changes of the store, which no power cut takes."""
-
-    def _clock_jump(self, services: list[Service]) -> None:
+    async def _clock_jump(self, services: list[Service]) -> None:
         living = [one.process for one in services if one.process is not None and not one.process.dead]
         for process in living:
             if self.rng.random() < 0.5:
                 process.clock_offset_ns += round(self.rng.uniform(-7200, 7200) * 1e9)
         self.note("clock jump", fault="clock jump")
 
-    def _compaction(self, services: list[Service]) -> None:
+    async def _compaction(self, services: list[Service]) -> None:
         self.note("compaction of", self.store.compact(), "records", fault="compaction")
 
-    def _open_transaction(self, services: list[Service]) -> None:
-        topic = self.rng.choice(sorted(self.store.topics))
+    async def _open_transaction(self, services: list[Service]) -> None:
+        log = self.store.local
+        topic = self.rng.choice(sorted(await log.topics()))
         lasts_s = 70 * self.rng.random() ** 2
         self.note("open transaction in", topic, f"{lasts_s:.2f} s", fault="open transaction")
-        for at in self.store.partitions(topic):
-            self.store.hold_back(at)
+        for at in await log.end_offsets(topic):
+            await self.store.hold_back(at)
             self.loop.call_later(lasts_s, self.store.let_go, at, context=self.outside)
 
-    def _expired_steps(self, services: list[Service]) -> None:
-        for at in self.store.partitions("steps"):
-            begin, end = self.store.begin(at), self.store.end(at)
-            upto = begin + int((end - begin) * self.rng.random())
-            self.store.delete_before({at: upto})
-            self.note("expired:", f"{at}@{begin} to {upto}", fault="expired steps")
 
-    def _expiration(self, services: list[Service]) -> None:
-        """Delete what is archived, processed or not: all of it, or a part, in some partitions."""
-        archived = self._positions_of("archiver-")
-        for at in sorted(archived):
-            begin, upto = self.store.begin(at), archived[at]
-            if at.topic not in _EXPIRING or upto <= begin or self.rng.random() < 0.3:
-                continue
-            upto = begin + round((upto - begin) * self.rng.choice((1.0, self.rng.random())))
-            if upto > begin:
-                self.store.delete_before({at: upto})
-                self.note("expired:", f"{at}@{begin} to {upto}", fault="expiration")
-
-    def _positions_of(self, prefix: str) -> dict[TopicPartition, int]:
-        found: dict[TopicPartition, int] = {}
-        for group in self.store.groups_with_positions():
-            if group.startswith(prefix):
-                found |= self.store.positions(group)
-        return found
-
-
-class _Distance:
+class _Distance(Calm):
     """What lies between a process and the log."""
 
     def __init__(self, world: World) -> None:

@@ -13,13 +13,13 @@ import pytest
 from infra.kafka.brokers import KafkaCluster
 from tests.conftest import KEEPING, free_port_pair, skip_without_kafka
 from tests.log.harness import topics_of_one_partition
+from tests.simulation.log import SimulatedLog, Store
 from tests.streams.hosted_games import events, games, read
 from tests.streams.plugin_bench import delete_on_kafka
 from tests.streams.test_faust_host import OURS, Run, until, worker
 from unstable_stream.events import Event, GameOutcome
 from unstable_stream.log.kafka.log import KafkaLog
 from unstable_stream.log.port import EventLog, TopicPartition
-from unstable_stream.log.simulated import SimulatedLog, SimulatedStore
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.recording import start_run
@@ -44,32 +44,33 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 class _Logs:
     """A log, and how all of a partition expires in it."""
 
-    def __init__(self, log: EventLog, location: str, store: SimulatedStore) -> None:
+    def __init__(self, log: EventLog, location: str) -> None:
         self.log = log
         self._location = location
-        self._store = store
 
     async def expire(self, at: TopicPartition) -> None:
         end = (await self.log.end_offsets(at.topic))[at]
         if self._location:
             await asyncio.to_thread(delete_on_kafka, self._location, {at: end})
         else:
-            self._store.delete_before({at: end})
+            assert isinstance(self.log, SimulatedLog)
+            await self.log.delete_before({at: end})
         assert (await self.log.beginning_offsets(at.topic))[at] == end
 
 
 @pytest.fixture(params=["simulated", pytest.param("kafka", marks=pytest.mark.broker)])
-async def logs(request: pytest.FixtureRequest) -> AsyncIterator[_Logs]:
-    store = SimulatedStore(transaction_markers=True)
+async def logs(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[_Logs]:
     if request.param == "simulated":
-        log: EventLog = SimulatedLog(store)
+        log: EventLog = SimulatedLog(Store(tmp_path, transaction_markers=True))
         location = ""
     else:
         location = f"kafka://{request.getfixturevalue('broker')}"
         log = KafkaLog.open(location)
     await log.create_topics(topics_of_one_partition())
-    yield _Logs(log, location, store)
+    yield _Logs(log, location)
     await log.close()
+    if isinstance(log, SimulatedLog):
+        await log.store.local.close()
 
 
 async def _drain(log: EventLog, run_id: str | None, pace: SnapshotPace) -> None:

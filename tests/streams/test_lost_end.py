@@ -22,7 +22,6 @@ from tests.streams.hosted_games import (
 from unstable_stream.errors import RecordsLostError
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, TopicPartition
-from unstable_stream.log.simulated import SimulatedLog, SimulatedStore
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.recording import start_run
 from unstable_stream.streams.fold_sink import FoldSink, ProcessorSpec, group_of
@@ -110,23 +109,25 @@ async def test_a_position_beyond_the_end_is_recognised_without_a_mark(tmp_path: 
         assert (await from_scratch(log, make_ratings)).keys() <= published
 
 
-async def test_a_host_at_work_that_is_told_of_the_loss_begins_again_and_names_the_place() -> None:
+async def test_a_host_at_work_that_is_told_of_the_loss_begins_again_and_names_the_place(
+    tmp_path: Path,
+) -> None:
     """The log is longer than its position again, and the last record before that is another."""
     at = TopicPartition("game-outcomes", 0)
-    store = SimulatedStore()
-    log = SimulatedLog(store)
+    path = tmp_path / "log.sqlite"
+    log = LocalLog.open(path, synchronous="NORMAL")
     await log.create_topics(topics_of_one_partition())
     config = {"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]}
     await start_run(log, parse_config(config), RUN)
     await log.append(games(0, 20))
-    kept = store.changes
+    kept = (await log.end_offsets(at.topic))[at]
     await log.append(games(20, 10))
     async with RunDirectory(log) as runs:
         sink = FoldSink(log, RATINGS, runs, RUN)
         assert await sink.follow({at}) == {at: 0}
         records = await read(log, at.topic)
         await sink.process(records[:25], {})
-        store.lose_tail(store.changes - kept)
+        lose_end(path, at, kept)
         await log.append(games(100, 30))
         # The host had processed 25 games, and its consumer had returned all 30.
         sink.deleted(RecordsLostError("gone", {(at.topic, at.partition): records[-1].offset}))
@@ -138,4 +139,5 @@ async def test_a_host_at_work_that_is_told_of_the_loss_begins_again_and_names_th
         await sink.close()
     published = {event.event_id for event in await events(log, "ratings", RUN)}
     assert (await from_scratch(log, make_ratings)).keys() <= published
+    await log.close()
     await log.close()

@@ -36,7 +36,6 @@ from unstable_stream.events import (
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, Record, TopicPartition
 from unstable_stream.log.records import record_from_event
-from unstable_stream.log.simulated import SimulatedLog, SimulatedStore
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.recording import start_run
 from unstable_stream.streams.fold_sink import FoldSink, Processor, ProcessorSpec
@@ -109,9 +108,9 @@ async def test_it_publishes_what_the_fold_gives_and_commits_what_it_read(log: Lo
     assert {type(event) for event in await events(log, "ratings")} == {Rating}
 
 
-async def test_a_drain_waits_for_the_partitions_of_a_dead_host() -> None:
+async def test_a_drain_waits_for_the_partitions_of_a_dead_host(tmp_path: Path) -> None:
     """The log takes them from it only after a while; until then, they are assigned to nobody who works."""
-    log = SimulatedLog(SimulatedStore(session_timeout_s=1.0))
+    log = LocalLog.open(tmp_path / "dead.sqlite", max_poll_interval_s=1.0)
     await log.create_topics(topics_of_one_partition())
     for run_id in (RUN, OTHER_RUN):
         await start_run(
@@ -125,6 +124,7 @@ async def test_a_drain_waits_for_the_partitions_of_a_dead_host() -> None:
     await _drain(log)
     await _drain(log, RATINGS)
     await assert_exactly_once(log, MAKERS)
+    await log.close()
 
 
 async def test_a_restart_goes_on_with_the_state_of_what_was_committed(log: LocalLog) -> None:

@@ -14,6 +14,7 @@ from tests.archive.history import made_up_run
 from tests.conftest import Archives
 from tests.log.harness import topics_of_one_partition
 from tests.proofs.recorded_run import record_run
+from tests.simulation.log import SimulatedLog, Store
 from unstable_stream.api.place import Place
 from unstable_stream.api.serving import archive
 from unstable_stream.archive import Missing, Written, missing_in_archive, query
@@ -24,7 +25,6 @@ from unstable_stream.events import GameOutcome, Trajectory
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, Record, TopicPartition
 from unstable_stream.log.records import record_from_event
-from unstable_stream.log.simulated import SimulatedLog, SimulatedStore
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.recording import finish_run, start_run
@@ -106,11 +106,8 @@ async def test_the_range_is_noted_with_the_runs_that_it_may_be_of(
     assert missing_in_archive(other, "run-3") == []
 
 
-async def test_what_is_deleted_while_the_archiver_runs_is_noted(
-    archive_at: Archives,
-) -> None:
-    path, store = archive_at("a"), SimulatedStore()
-    log = SimulatedLog(store)
+async def test_what_is_deleted_while_the_archiver_runs_is_noted(archive_at: Archives, tmp_path: Path) -> None:
+    path, log = archive_at("a"), SimulatedLog(Store(tmp_path))
     await log.create_topics(topics_of_one_partition())
     await log.append(_outcomes("run-0"))
     stop = asyncio.Event()
@@ -123,39 +120,36 @@ async def test_what_is_deleted_while_the_archiver_runs_is_noted(
     async with asyncio.timeout(60):
         while await archived() < EACH:
             await asyncio.sleep(0.02)
-        store.append(store.place(_outcomes("run-1")))  # without a moment between the two
-        store.delete_before({AT: EACH + 5})
+        # Without a moment for the archiver between the two.
+        await log.store.local.append(_outcomes("run-1"))
+        await log.delete_before({AT: EACH + 5})
         while await archived() < 2 * EACH:
             await asyncio.sleep(0.02)
     stop.set()
     await service
     assert missing_in_archive(path) == [Missing("game-outcomes", 0, EACH, EACH + 5)]
-    await log.close()
+    await log.store.local.close()
 
 
-async def test_markers_of_transactions_are_no_missing_records(
-    archive_at: Archives,
-) -> None:
-    path, store = archive_at("a"), SimulatedStore(transaction_markers=True)
-    log = SimulatedLog(store)
+async def test_markers_of_transactions_are_no_missing_records(archive_at: Archives, tmp_path: Path) -> None:
+    path, log = archive_at("a"), SimulatedLog(Store(tmp_path, transaction_markers=True))
     await log.create_topics(topics_of_one_partition())
     producer = await log.producer("one")
     async with producer.transaction() as transaction:
         await transaction.append(_outcomes("run-0"))
     assert (await log.end_offsets(AT.topic))[AT] > EACH
     await _archive_all(log, path)
-    store.delete_before(await log.end_offsets(AT.topic))  # as a broker deletes a whole segment
+    await log.delete_before(await log.end_offsets(AT.topic))  # as a broker deletes a whole segment
     await _archive_all(log, path)
     assert missing_in_archive(path) == []
-    await log.close()
+    await log.store.local.close()
 
 
 async def test_a_marker_that_was_read_and_has_gone_since_is_no_missing_record(
-    archive_at: Archives,
+    archive_at: Archives, tmp_path: Path
 ) -> None:
     """The archiver is killed right after it has stored a batch, and retention is faster than its restart."""
-    path, store = archive_at("a"), SimulatedStore(transaction_markers=True)
-    log = SimulatedLog(store)
+    path, log = archive_at("a"), SimulatedLog(Store(tmp_path, transaction_markers=True))
     await log.create_topics(topics_of_one_partition())
     producer = await log.producer("one")
     async with producer.transaction() as transaction:
@@ -168,10 +162,10 @@ async def test_a_marker_that_was_read_and_has_gone_since_is_no_missing_record(
     stop.set()
     with pytest.raises(RuntimeError, match="killed"):
         await run_archiver(log, path, stop=stop, flush_interval_s=0.02, on_flush=die)
-    store.delete_before(await log.end_offsets(AT.topic))
+    await log.delete_before(await log.end_offsets(AT.topic))
     await _archive_all(log, path)
     assert missing_in_archive(path) == []
-    await log.close()
+    await log.store.local.close()
 
 
 def test_verify_report_export_and_sql_say_what_is_missing(tmp_path: Path) -> None:

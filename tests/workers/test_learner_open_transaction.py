@@ -3,25 +3,25 @@
 import asyncio
 from pathlib import Path
 
+from tests.simulation.log import SimulatedLog, Store
 from tests.workers.test_learner_service import BATCH, RUN, config, steps
 from unstable_stream.events import Checkpoint, LearnerUpdate
 from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import record_from_event
-from unstable_stream.log.simulated import SimulatedLog, SimulatedStore
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.workers.learner import LearnerService
 
 
 async def test_what_is_acknowledged_and_cannot_be_read_yet_is_not_published_again(tmp_path: Path) -> None:
-    store = SimulatedStore(transaction_markers=True)
+    store = Store(tmp_path, transaction_markers=True)
     log = SimulatedLog(store)
     await log.create_topics(list(load_topics().values()))
     await log.append([record_from_event(step) for step in steps(3 * BATCH)])
-    held = [at for topic in (Checkpoint.TOPIC, LearnerUpdate.TOPIC) for at in store.partitions(topic)]
+    held = [at for topic in (Checkpoint.TOPIC, LearnerUpdate.TOPIC) for at in await log.end_offsets(topic)]
     for at in held:
-        store.hold_back(at)
+        await store.hold_back(at)
 
     def learner() -> LearnerService:
         return LearnerService(config(iterations=1), RUN, DataDir(tmp_path), resolve_model("tiny-player"))
@@ -34,3 +34,4 @@ async def test_what_is_acknowledged_and_cannot_be_read_yet_is_not_published_agai
     topics = (Checkpoint.TOPIC, LearnerUpdate.TOPIC)
     published = [event.event_id async for _, event in events_to_end(log, topics)]
     assert len(published) == len(set(published)) == 3, "the initial policy, the update and its checkpoint"
+    await store.local.close()
