@@ -17,7 +17,7 @@ SMALL_TESTS = $(PYTEST) -m 'not slow' --numprocesses $(TEST_JOBS) --maxprocesses
 FAST_TESTS = $(PYTEST) -m 'not slow and not broker and not store and not longer' --numprocesses logical --maxprocesses 4 --dist loadscope $(ARGS)
 LARGE_TESTS = $(PYTEST) -m 'slow and not long' --numprocesses logical --maxprocesses 2 --dist loadscope --no-loadscope-reorder $(ARGS)
 
-.PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env vllm-env dev-env test test-long test-fast longer-tests lint shape format types contracts bench bench-compare bench-peers bench-peers-run gpu-check docs constraints audit-dependencies clean
+.PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env vllm-env dev-env test test-long test-fast longer-tests lint shape generated format types contracts bench bench-compare bench-peers bench-peers-run gpu-check docs constraints audit-dependencies clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -95,6 +95,9 @@ lint: $(VENV)/.dev ## Check style, types and import contracts
 
 shape: ## Print how large and entangled the code is; fail above the limits (ARGS=--list names what is counted)
 	$(PYTHON) -m tools.shape $(ARGS)
+
+generated: $(VENV)/.dev ## Write the files that follow from the code: pages, tables, schemas (ARGS="docs/archive.md" …)
+	$(BIN)/python -m tools.generated $(ARGS)
 
 format: $(VENV)/.dev ## Format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .

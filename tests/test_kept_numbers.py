@@ -1,51 +1,30 @@
 """Tables of the docs that are made from numbers kept beside them are those of these numbers."""
 
 import csv
-import runpy
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from experiments import algorithms, exploitability
+from unstable_stream.api.quickstart import QUICKSTART
 from unstable_stream.games.openspiel.games import load_game
 from unstable_stream.games.openspiel.solution import information_states
 from unstable_stream.runs.config import parse_config, read_toml
 
-ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs"
-
-
-@pytest.fixture(autouse=True)
-def _beside_the_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(DOCS)
-
-
-def script(name: str) -> dict[str, Any]:
-    return runpy.run_path(str(DOCS / f"{name}.py"))
-
-
-@pytest.mark.parametrize(
-    ("name", "page"),
-    [("build_algorithm_table", "algorithms.md"), ("build_exploitability_tables", "exploitability.md")],
-)
-def test_the_tables_are_those_of_the_kept_numbers(name: str, page: str) -> None:
-    text = (DOCS / page).read_text(encoding="utf-8")
-    assert script(name)["page"](text) == text, f"run: python docs/{name}.py"
+DOCS = Path(__file__).parents[1] / "docs"
 
 
 def test_every_algorithm_has_settings_that_a_run_takes_and_a_row() -> None:
-    algorithms = script("build_algorithm_table")
-    names = algorithms["SETTINGS"]
+    names = algorithms.SETTINGS
     assert len(names) == 8
     for name, changes in names.items():
-        parse_config(read_toml(algorithms["QUICKSTART"]), changes, origin=name)
-    rows = algorithms["table"]().splitlines()[2:]
+        parse_config(read_toml(QUICKSTART), changes, origin=name)
+    rows = algorithms.table().splitlines()[2:]
     assert [row.split(" | ")[0] for row in rows] == ["| before any update", *(f"| {name}" for name in names)]
 
 
 def test_a_share_is_that_of_the_games() -> None:
     """By hand from the file, for one run; whose row is not kept has a dash."""
-    algorithms = script("build_algorithm_table")
     with (DOCS / "data" / "algorithms-evaluations.csv").open(encoding="utf-8", newline="") as file:
         (row,) = (
             row
@@ -53,8 +32,8 @@ def test_a_share_is_that_of_the_games() -> None:
             if (row["run"], row["opponent"], row["update"]) == ("clipped, seed 0", "random-legal", "30")
         )
     share = f"{int(row['wins']) / int(row['games']):.3f}".removeprefix("0")
-    assert f"| clipped | {share}, " in algorithms["table"]()
-    assert algorithms["shares"]([0.5, None]) == ".500, –"
+    assert f"| clipped | {share}, " in algorithms.table()
+    assert algorithms.shares([0.5, None]) == ".500, –"
 
 
 def test_a_table_of_exploitability_has_a_line_for_each_seed_and_their_mean() -> None:
@@ -63,7 +42,7 @@ def test_a_table_of_exploitability_has_a_line_for_each_seed_and_their_mean() -> 
         for seed in range(3)
         for update in (0, 1)
     ]
-    assert script("build_exploitability_tables")["table"]("kuhn_poker", rows).splitlines() == [
+    assert exploitability.table("kuhn_poker", rows).splitlines() == [
         "| Kuhn poker, update | 0 | 1 |",
         "|---|---|---|",
         "| seed 0 | 1.000 | .000 |",
@@ -79,7 +58,7 @@ def test_who_has_drawn_a_policy_plays_it_where_it_leads() -> None:
     game = load_game("kuhn_poker")
     states = information_states(game)
     passing, betting = ({state.key: {0: 1.0 - bet, 1: bet} for state in states} for bet in (0.0, 1.0))
-    mixed = script("build_exploitability_tables")["mixture"](game, [passing, betting])
+    mixed = exploitability.mixture(game, [passing, betting])
     assert mixed["1"] == mixed["1p"] == mixed["1b"] == {0: 0.5, 1: 0.5}
     assert mixed["1pb"] == {0: 1.0, 1: 0.0}
     assert mixed.keys() == {state.key for state in states}
@@ -91,7 +70,7 @@ def test_the_table_of_mixtures_has_a_column_for_each_number_of_checkpoints() -> 
         for seed in range(3)
         for last in (1, 5, 10, 41)
     ]
-    assert script("build_exploitability_tables")["mixture_table"](rows).splitlines() == [
+    assert exploitability.mixture_table(rows).splitlines() == [
         "| Kuhn poker, NashConv | the last alone | one of the last 5 | of the last 10 | of all 41 |",
         "|---|---|---|---|---|",
         "| seed 0 | .010 | .050 | .100 | .410 |",

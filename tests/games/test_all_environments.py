@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.games.builders import GuessingPlayer, make_started, play, shown_again
-from unstable_stream.games.environments import list_environments
+from unstable_stream.games.environments import list_environments, probe
 from unstable_stream.games.opponents.scripted import scripted_names, scripted_player
-from unstable_stream.games.overview import probe
 from unstable_stream.games.players import Player
 
 ROOT = Path(__file__).parents[2]

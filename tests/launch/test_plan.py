@@ -2,7 +2,6 @@
 
 import json
 import re
-import runpy
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -288,9 +287,3 @@ def test_a_missing_vllm_is_found_before_anything_starts(monkeypatch: pytest.Monk
 def test_both_ways_to_recompute_activations_are_refused() -> None:
     with pytest.raises(ConfigError, match="recompute the same activations"):
         learner(gradient_checkpointing=True, activation_checkpointing=True)
-
-
-def test_the_tables_of_memory_are_the_estimates() -> None:
-    page = Path("docs/memory.md").read_text(encoding="utf-8")
-    tables = runpy.run_path("docs/build_memory_tables.py")
-    assert tables["page"](page) == page, "run: python docs/build_memory_tables.py"

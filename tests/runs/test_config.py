@@ -1,6 +1,5 @@
 """Configuration: what is refused, and that the message says what to change."""
 
-import importlib.util
 import re
 from datetime import date
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
+from tools.pages.configuration import type_name
 from unstable_stream.errors import ConfigError
 from unstable_stream.runs.config import RunConfig, parse_config, read_toml
 from unstable_stream.runs.recording import derived_name, new_run_id
@@ -214,22 +214,6 @@ def test_steps_carry_texts_where_own_code_may_read_them() -> None:
     ).step_texts
 
 
-def _page_writer() -> Any:
-    """Return the script as a module; ``Any``: it is in no package."""
-    script = ROOT / "docs" / "build_configuration.py"
-    spec = importlib.util.spec_from_file_location("build_configuration", script)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_every_key_is_documented() -> None:
-    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    assert page == _page_writer().render(), "run: python docs/build_configuration.py"
-
-
 @pytest.mark.parametrize(
     ("annotation", "name"),
     [
@@ -243,12 +227,12 @@ def test_every_key_is_documented() -> None:
     ],
 )
 def test_the_page_names_every_type(annotation: object, name: str) -> None:
-    assert _page_writer().type_name(annotation) == name
+    assert type_name(annotation) == name
 
 
 def test_a_type_without_a_name_is_not_written() -> None:
     with pytest.raises(KeyError):
-        _page_writer().type_name(bytes)
+        type_name(bytes)
 
 
 def test_configurations_are_frozen() -> None:

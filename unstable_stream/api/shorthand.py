@@ -108,7 +108,7 @@ def _environment(given: object, model: str) -> dict[str, Any]:
     elif not isinstance(template, str):
         env["template"] = reference_to("template", template)
     if "num_players" not in env and "env_id" in env:
-        from unstable_stream.games.overview import probe
+        from unstable_stream.games.environments import probe
 
         env["num_players"] = probe(str(env["env_id"]))[0] or 2  # what cannot be played is told later, by name
     return env

@@ -50,6 +50,7 @@ __all__ = [
     "environment_status",
     "is_own_environment",
     "list_environments",
+    "probe",
 ]
 
 
@@ -287,6 +288,20 @@ def environment_status(env_id: str, num_players: int) -> Diagnosis | None:
     return None
 
 
+def probe(env_id: str) -> tuple[int | None, Diagnosis | None]:
+    """Return the number of players ``env_id`` can be played with here, or why it cannot."""
+    found: Diagnosis | None = None
+    for num_players in _PLAYER_COUNTS:
+        found = environment_status(env_id, num_players)
+        if found is None:
+            return num_players, None
+        if found.kind != "player-count":
+            return None, found
+    return None, found
+
+
+# Two first: most are for two; then the smallest number an environment accepts.
+_PLAYER_COUNTS = (2, 1, 3, 4, 5, 6)
 _known_good: set[tuple[str, int]] = set()
 _KIND: Final = KINDS["environment"]
 _METHODS: Final = ("reset", "get_observation", "step", "close")

@@ -61,12 +61,3 @@ def event_schema(event_type: str) -> dict[str, Any]:
 def schema_text(event_type: str) -> str:
     """Return the schema as it is stored in ``topics/schemas/``."""
     return json.dumps(event_schema(event_type), indent=2, sort_keys=True) + "\n"
-
-
-def _write_schemas() -> None:
-    for name in EVENT_TYPES:
-        (TOPICS_DIR / "schemas" / schema_file_name(name)).write_text(schema_text(name), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    _write_schemas()

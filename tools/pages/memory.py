@@ -1,16 +1,11 @@
-"""Write the tables of docs/memory.md: the longest rows that a learner's GPU has memory for.
-
-Usage: python docs/build_memory_tables.py
-"""
+"""Make the tables of docs/memory.md: the longest rows that a learner's GPU has memory for."""
 
 import itertools
-from pathlib import Path
 
 from unstable_stream.inference.model_shape import ModelShape
 from unstable_stream.launch.memory import GIB, learner_gpu_bytes
 from unstable_stream.runs.config import parse_config
 
-PAGE = Path(__file__).with_name("memory.md")
 BEGIN, END = "<!-- longest rows: begin -->\n", "<!-- longest rows: end -->\n"
 TRAINED = ("lora", "all")
 CARDS = (12, 16, 24, 48, 80)
@@ -96,7 +91,3 @@ def page(text: str) -> str:
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{table()}\n{END}{after}"
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

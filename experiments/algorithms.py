@@ -1,22 +1,22 @@
 """How each algorithm learns the quickstart's game: play the runs, keep their numbers, write the table.
 
-python docs/build_algorithm_table.py                   # writes the table of algorithms.md from what is kept
 python docs/build_algorithm_table.py DATA [NAME ...]   # first plays the runs that are not kept yet, in DATA
 
-The runs go one after another; one that was interrupted is resumed. ``data/algorithms-evaluations.csv`` has a
-row for each opponent that a run was evaluated against, ``data/algorithms.csv`` one for each update.
+The runs go one after another; one that was interrupted is resumed. In ``docs/data``,
+``algorithms-evaluations.csv`` has a row for each opponent that a run was evaluated against,
+``algorithms.csv`` one for each update.
 """
 
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from images import curves
-
 import unstable_stream as us
+from docs.images import curves
 from unstable_stream.api.quickstart import QUICKSTART
 
-PAGE = Path(__file__).with_name("algorithms.md")
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "algorithms.md"
 BEGIN, END = "<!-- how they learn: begin -->\n", "<!-- how they learn: end -->\n"
 SEEDS = (0, 1, 2)
 UPDATES = 30
@@ -115,6 +115,5 @@ def page(text: str) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        play(Path(sys.argv[1]), sys.argv[2:])
+    play(Path(sys.argv[1]), sys.argv[2:])
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,9 +1,5 @@
-"""Writes docs/configuration.md from the configuration models, so that page and code cannot drift apart.
+"""Make docs/configuration.md from the configuration models, so that page and code cannot drift apart."""
 
-Run: python docs/build_configuration.py
-"""
-
-from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
@@ -12,15 +8,13 @@ from pydantic import BaseModel
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.presets import PRESETS
 
-PAGE = Path(__file__).with_name("configuration.md")
-
 _NAMES: Final = {bool: "boolean", int: "integer", float: "number", str: "text", dict: "table"}
 
 _INTRO = """# Configuration
 
 One TOML file describes a run; `--set key.path=value` overrides single keys; unknown keys are errors. The
 resolved configuration is recorded in the run's `run-started` event. This page is generated from
-`unstable_stream/runs/` (`config.py`, `sections.py`) by `docs/build_configuration.py`.
+`unstable_stream/runs/` (`config.py`, `sections.py`) by `make generated`.
 
 Wherever code is named, your own may stand: see [extending](extending.md).
 
@@ -124,7 +118,3 @@ def type_name(annotation: Any) -> str:
     if _models(annotation):
         return "section"
     return _NAMES[origin or annotation]
-
-
-if __name__ == "__main__":
-    PAGE.write_text(render(), encoding="utf-8")

@@ -1,22 +1,16 @@
-"""Writes docs/python-api.md from the docstrings of what ``unstable_stream`` exports.
-
-Run: python docs/build_api_reference.py
-"""
+"""Make docs/python-api.md from the docstrings of what ``unstable_stream`` exports."""
 
 import inspect
 import re
 import types
-from pathlib import Path
 from typing import Any
 
 import unstable_stream as us
 
-PAGE = Path(__file__).with_name("python-api.md")
-
 _INTRO = """# Python API
 
 `import unstable_stream as us`. The command line is a second skin over this: whatever a command can do, a
-script can. This page is generated from the docstrings by `docs/build_api_reference.py`.
+script can. This page is generated from the docstrings by `make generated`.
 
 <!-- not run: it trains for minutes; the tests of the API run the same in one process -->
 ```python
@@ -123,7 +117,3 @@ def _prose(thing: Any) -> str:
             inside = inside and not line
             lines.append(line)
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    PAGE.write_text(render(), encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Play chance against chance in every environment for two or more, and write `docs/opponents.md`.
+"""Play chance against chance in every environment for two or more; ``make generated`` makes a page of it.
 
-    python -m unstable_stream.games.chance_games --jobs 2 > docs/opponents.md
-    python -m unstable_stream.games.chance_games --games 2 --families Snake Tak --rows /tmp/rows.jsonl
+    python -m tools.pages.chance_games --jobs 2
+    python -m tools.pages.chance_games --games 2 --families Snake Tak --rows /tmp/rows.jsonl
 
 Each environment's row is appended to a file of rows, by default those of the committed page, once its games
 are played. Rows that are there already are not played again: stopped, the command goes on where it was, and
@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import hashlib
 import multiprocessing
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
@@ -24,20 +23,19 @@ from typing import Final
 
 import msgspec
 
+from tools.pages.chance import Row
 from unstable_stream.events import GameOutcome, GameStarted, Seat
-from unstable_stream.games.chance_page import Row, chance_page
-from unstable_stream.games.environments import Environment, list_environments
+from unstable_stream.games.environments import Environment, list_environments, probe
 from unstable_stream.games.opponents.scripted import scripted_names, scripted_player
-from unstable_stream.games.overview import probe
 from unstable_stream.games.play import play_game
 from unstable_stream.games.players import Move, Player, TurnContext
 
-__all__ = ["GAMES", "MAX_TURNS", "chance_games", "environments_for_several", "read_rows"]
+__all__ = ["GAMES", "MAX_TURNS", "ROWS", "chance_games", "environments_for_several", "read_rows"]
 
 MAX_TURNS: Final = 200
 GAMES: Final = 200
 
-_ROWS: Final = Path("docs/data/chance-games.jsonl")
+ROWS: Final = Path(__file__).parents[2] / "docs" / "data" / "chance-games.jsonl"
 
 
 @dataclass
@@ -154,15 +152,15 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def main() -> None:
-    """Play what has no row yet, and print the page; progress goes to standard error."""
+    """Play what has no row yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--games", type=int, default=GAMES, help="in each environment; default: %(default)s")
     parser.add_argument("--jobs", type=int, default=1, help="processes that play at once; default: 1")
     parser.add_argument("--families", nargs="*", default=[], help="e.g. Snake Tak; all if left out")
-    parser.add_argument("--rows", type=Path, default=_ROWS, help="file of rows; default: %(default)s")
+    parser.add_argument("--rows", type=Path, default=ROWS, help="file of rows; default: %(default)s")
     arguments = parser.parse_args()
-    found = list(environments_for_several(arguments.families))
-    wanted = [(env_id, players) for env_id, players in found if scripted_names(env_id)]
+    several = environments_for_several(arguments.families)
+    wanted = [(env_id, players) for env_id, players in several if scripted_names(env_id)]
     rows = {row.env_id: row for row in read_rows(arguments.rows) if row.games == arguments.games}
     missing = [(env_id, players) for env_id, players in wanted if env_id not in rows]
     # Fresh processes: one forked from this would share its locks, one used twice its imported modules.
@@ -174,11 +172,10 @@ def main() -> None:
             rows[row.env_id] = row
             with arguments.rows.open("ab") as file:
                 file.write(msgspec.json.encode(row) + b"\n")
-            print(f"{number} of {len(missing)}: {row.env_id}", file=sys.stderr, flush=True)
-    ordered = [rows[env_id] for env_id, _ in wanted]
+            print(f"{number} of {len(missing)}: {row.env_id}", flush=True)
     if not arguments.families:  # all: leave the file in the page's order
+        ordered = [rows[env_id] for env_id, _ in wanted]
         arguments.rows.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in ordered))
-    print(chance_page(ordered, total=len(found)))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,74 @@
+"""Write all files that follow from the code: ``make generated``; a test says which are old.
+
+``python -m tools.generated docs/archive.md`` writes only those named.
+"""
+
+import argparse
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from experiments import algorithms, exploitability
+from tools.pages import api_reference, archive, configuration, environments, memory
+from tools.pages.chance import chance_page
+from tools.pages.chance_games import ROWS, read_rows
+from unstable_stream.events import EVENT_TYPES
+from unstable_stream.log.contracts.asyncapi import document_text
+from unstable_stream.log.topics import schema_file_name, schema_text
+
+__all__ = ["GENERATED", "ROOT", "SLOW", "made"]
+
+ROOT: Final = Path(__file__).parent.parent
+Make: TypeAlias = Callable[[str], str]
+"""From the present text of a file, whose prose may stay, to the one it should have."""
+
+
+def _opponents(_: str) -> str:
+    listed = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+    for_several = re.findall(r"^\| `\S+` \| [2-9] \|", listed, re.MULTILINE)
+    return chance_page(read_rows(ROWS), total=len(for_several))
+
+
+def _schema(name: str) -> Make:
+    return lambda _: schema_text(name)
+
+
+GENERATED: Final[dict[str, Make]] = {
+    "docs/algorithms.md": algorithms.page,
+    "docs/archive.md": archive.page,
+    "docs/configuration.md": lambda _: configuration.render(),
+    "docs/environments.md": lambda _: environments.environments_page(),
+    "docs/exploitability.md": exploitability.page,
+    "docs/memory.md": memory.page,
+    "docs/opponents.md": _opponents,
+    "docs/python-api.md": lambda _: api_reference.render(),
+    "topics/asyncapi.json": lambda _: document_text(),
+    **{f"topics/schemas/{schema_file_name(name)}": _schema(name) for name in EVENT_TYPES},
+}
+SLOW: Final = ("docs/environments.md",)
+"""Takes half a minute, and depends on the version of Python."""
+
+
+def made(name: str) -> tuple[str, str]:
+    """Return the present text of a file and the one it should have."""
+    file = ROOT / name
+    present = file.read_text(encoding="utf-8") if file.exists() else ""
+    return present, GENERATED[name](present)
+
+
+def main() -> None:
+    """Write what is old."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("files", nargs="*", help="all if left out")
+    for name in parser.parse_args().files or GENERATED:
+        present, text = made(name)
+        if present != text:
+            (ROOT / name).write_text(text, encoding="utf-8")
+            print(f"written anew: {name}")
+
+
+if __name__ == "__main__":
+    main()
