@@ -85,7 +85,7 @@ chaos: $(VENV)/.dev ## Kill, stop and starve the processes of real runs, then pr
 	$(BIN)/python -m tests.chaos --faults $(or $(KILLS),30) --log $(or $(LOG),local) --backend $(or $(BACKEND),ray) $(ARGS)
 
 cluster-lab: $(VENV)/.dev ## Train over nine hosts in network namespaces without a shared disk, and prove it (ARGS="--updates 50")
-	$(BIN)/python -m infra.lab.cluster $(ARGS)
+	$(BIN)/python -m tools.lab.cluster $(ARGS)
 
 lint: $(VENV)/.dev ## Check style, types and import contracts
 	$(BIN)/ruff check .

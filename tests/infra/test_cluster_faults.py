@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from infra.lab.faults import FAULTS
-from infra.lab.results import FaultResult, read_results, table
+from tools.lab.faults import FAULTS
+from tools.lab.results import FaultResult, read_results, table
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.lab.cluster import RAY_HEAD, RAY_WORKERS, Lab, main, why_unavailable
-from infra.lab.faults import FAULTS, do_faults
-from infra.lab.hosts import REPOSITORY, Hosts, HostsUnavailableError
-from infra.lab.hosts import why_unavailable as why_no_hosts
 from tests.processes import still_runs
+from tools.lab.cluster import RAY_HEAD, RAY_WORKERS, Lab, main, why_unavailable
+from tools.lab.faults import FAULTS, do_faults
+from tools.lab.hosts import REPOSITORY, Hosts, HostsUnavailableError
+from tools.lab.hosts import why_unavailable as why_no_hosts
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +67,7 @@ def test_a_bridge_whose_lab_was_killed_is_removed_by_the_next(tmp_path: Path) ->
 OTHER_LAB = """
 import sys
 from pathlib import Path
-from infra.lab.hosts import Hosts
+from tools.lab.hosts import Hosts
 from tests.processes import still_runs
 with Hosts(Path(sys.argv[1])) as hosts:
     print(hosts.add("one").address)
@@ -113,7 +113,7 @@ def test_a_directory_that_was_used_is_refused_in_words(
 def test_an_interrupted_lab_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     if reason := why_unavailable():
         pytest.skip(reason)
-    command = [sys.executable, "-m", "infra.lab.cluster", "--directory", str(tmp_path / "lab")]
+    command = [sys.executable, "-m", "tools.lab.cluster", "--directory", str(tmp_path / "lab")]
     lab = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     deadline = time.monotonic() + 120
     brokers = tmp_path / "lab" / "brokers"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from infra.lab.cluster import main, why_unavailable
-from infra.lab.hosts import HostsUnavailableError, free_networks
+from tools.lab.cluster import main, why_unavailable
+from tools.lab.hosts import HostsUnavailableError, free_networks
 
 HOST = ["127.0.0.1/8", "192.0.2.2/24", "default", "192.0.2.0/24", "::1/128", "fe80::1/64", "0.0.0.0/0"]
 """What an ordinary machine has addresses in and knows ways to."""

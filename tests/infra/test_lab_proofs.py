@@ -2,9 +2,9 @@
 
 import pytest
 
-from infra.lab.cluster import LabError, _named
-from infra.lab.faults import FAULTS
-from infra.lab.proofs import Held, held_by_archive, lacking
+from tools.lab.cluster import LabError, _named
+from tools.lab.faults import FAULTS
+from tools.lab.proofs import Held, held_by_archive, lacking
 from unstable_stream.log.port import TopicPartition
 
 STEPS = TopicPartition("steps", 0)

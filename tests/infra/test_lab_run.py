@@ -1,6 +1,6 @@
 """The run of the cluster in a box is that of one machine; the cluster adds locations alone."""
 
-from infra.lab.cluster import LOCATIONS, RUN
+from tools.lab.cluster import LOCATIONS, RUN
 from unstable_stream.api.settings import make_config
 
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from aiokafka import TopicPartition as KafkaPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
-from infra.lab.cluster import Lab, LabError
+from tools.lab.cluster import Lab, LabError
 from unstable_stream.events import Step, Trajectory
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog, Positions, TopicPartition

@@ -1,6 +1,6 @@
 """What came of faults, as lines of JSON, and the table that the documentation shows.
 
-``python -m infra.lab.results FILE`` prints the table of a file with such lines.
+``python -m tools.lab.results FILE`` prints the table of a file with such lines.
 """
 
 import dataclasses

@@ -1,16 +1,16 @@
 """A cluster in a box: a run over nine hosts without a shared disk, and the proof that nothing was lost.
 
-Usage: python -m infra.lab.cluster [--updates 20] [--archive shared] [--faults all] [--directory DIR] [--keep]
+Usage: python -m tools.lab.cluster [--updates 20] [--archive shared] [--faults all] [--directory DIR] [--keep]
 
 Three Kafka brokers, a store with the S3 protocol, a Ray head and two Ray workers, a host for the processors
 and one for the archiver: each a network namespace with an address, a name and a disk of its own
-(:mod:`infra.lab.hosts`). The run of ``run.toml`` trains through them; then it is proven
-(:mod:`infra.lab.proofs`). It ends by itself and leaves nothing behind. Needs root on Linux, Java 17 and
+(:mod:`tools.lab.hosts`). The run of ``run.toml`` trains through them; then it is proven
+(:mod:`tools.lab.proofs`). It ends by itself and leaves nothing behind. Needs root on Linux, Java 17 and
 Maven.
 
 With ``--archive shared`` there are two archivers, on a host each, which fill one archive in the store.
 
-With ``--faults`` hosts, links, brokers and the store fail while the run trains (:mod:`infra.lab.faults`).
+With ``--faults`` hosts, links, brokers and the store fail while the run trains (:mod:`tools.lab.faults`).
 """
 
 import argparse
@@ -31,14 +31,14 @@ from typing import TYPE_CHECKING, Final
 
 from infra.kafka.brokers import KafkaCluster, KafkaUnavailableError
 from infra.kafka.brokers import why_unavailable as why_no_kafka
-from infra.lab.hosts import REPOSITORY, Hosts, HostsUnavailableError
-from infra.lab.hosts import why_unavailable as why_no_hosts
 from infra.s3.server import S3Server, S3UnavailableError
 from infra.s3.server import why_unavailable as why_no_store
+from tools.lab.hosts import REPOSITORY, Hosts, HostsUnavailableError
+from tools.lab.hosts import why_unavailable as why_no_hosts
 from unstable_stream.archive_address import ARCHIVE_VARIABLE
 
 if TYPE_CHECKING:
-    from infra.lab.faults import Fault
+    from tools.lab.faults import Fault
 
 __all__ = ["ARCHIVES", "BROKERS", "RAY_HEAD", "RAY_WORKERS", "Lab", "LabError", "why_unavailable"]
 
@@ -438,7 +438,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _named(names: str | None, archive: str) -> "list[Fault]":
     if names is None:
         return []
-    from infra.lab.faults import FAULTS  # it uses this module
+    from tools.lab.faults import FAULTS  # it uses this module
 
     possible = [name for name, fault in FAULTS.items() if archive in fault.archives]
     wanted = possible if names == "all" else names.split(",")
@@ -452,8 +452,8 @@ def _named(names: str | None, archive: str) -> "list[Fault]":
 def _do_faults(
     lab: Lab, faults: "Sequence[Fault]", options: argparse.Namespace, say: Callable[[str], None]
 ) -> int:
-    from infra.lab.faults import do_faults
-    from infra.lab.results import table
+    from tools.lab.faults import do_faults
+    from tools.lab.results import table
 
     results = do_faults(lab, faults, options.set, say, within_s=60 * options.minutes)
     if options.results:
@@ -477,7 +477,7 @@ def _train_and_prove(lab: Lab, updates: int, settings: Sequence[str], say: Calla
             where = now
             say("; ".join(f"{host}: {', '.join(names) or 'nothing'}" for host, names in where.items()))
     print(lab.last_words("train", 12))
-    from infra.lab.proofs import prove_run  # it uses this module
+    from tools.lab.proofs import prove_run  # it uses this module
 
     failed = process.returncode
     for proof in prove_run(lab):
@@ -489,6 +489,6 @@ def _train_and_prove(lab: Lab, updates: int, settings: Sequence[str], say: Calla
 
 if __name__ == "__main__":
     # Of the module by its name: faults and proofs import that one, and would not know this one's errors.
-    from infra.lab.cluster import main as of_module
+    from tools.lab.cluster import main as of_module
 
     sys.exit(of_module())

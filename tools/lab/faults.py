@@ -1,7 +1,7 @@
 """Faults between the hosts of the lab, done one after another to a run that trains.
 
 Each fault waits until the run has made updates after it. When all are done, the run is stopped in order and
-proven (:mod:`infra.lab.proofs`). ``FAULTS`` has them by name.
+proven (:mod:`tools.lab.proofs`). ``FAULTS`` has them by name.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from typing import Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from infra.lab.cluster import (
+from tools.lab.cluster import (
     ARCHIVES,
     BROKERS,
     DATA,
@@ -29,10 +29,10 @@ from infra.lab.cluster import (
     Lab,
     LabError,
 )
-from infra.lab.hosts import Host
-from infra.lab.proofs import await_archived, prove_run
-from infra.lab.results import FaultResult
-from infra.lab.watch import Watch
+from tools.lab.hosts import Host
+from tools.lab.proofs import await_archived, prove_run
+from tools.lab.results import FaultResult
+from tools.lab.watch import Watch
 from unstable_stream.events import LearnerUpdate
 from unstable_stream.stores.store import PATIENCE_S
 
