@@ -38,7 +38,7 @@ GENERATED: Final[dict[str, Make]] = {
     "docs/algorithms.md": algorithms.page,
     "docs/archive.md": archive.page,
     "docs/configuration.md": lambda _: configuration.render(),
-    "docs/environments.md": lambda _: environments.environments_page(),
+    "docs/environments.md": environments.environments_page,
     "docs/exploitability.md": exploitability.page,
     "docs/memory.md": memory.page,
     "docs/opponents.md": _opponents,

@@ -5,8 +5,7 @@ was expected and what to do about it. Shells retry on :attr:`UnstableStreamError
 message text. The command line prints these as one line; anything else is a bug and keeps its traceback.
 """
 
-from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Self
 
 __all__ = [
     "AdapterError",
@@ -29,7 +28,6 @@ __all__ = [
     "PartitionsChangedError",
     "PluginError",
     "RecordTooLargeError",
-    "RecordsLostError",
     "ReportError",
     "RunError",
     "ServiceError",
@@ -109,14 +107,25 @@ class PartitionsChangedError(EventLogError):
 class OffsetOutOfRangeError(EventLogError):
     """The position asked for lies before the first retained record or beyond the end."""
 
-
-class RecordsLostError(OffsetOutOfRangeError):
-    """The log has lost records that were read from it; others may have their offsets."""
-
-    def __init__(self, message: str, lost: Mapping[tuple[str, int], int]) -> None:
-        """``lost``: by topic and partition, the offset of the last record that was read."""
-        super().__init__(message)
-        self.lost = lost
+    @classmethod
+    def of(cls, partition: object, offset: int, begin: int, end: int) -> Self:
+        """Return the error for a position in a partition that begins and ends elsewhere."""
+        if offset < begin:
+            reason = (
+                "The records before were deleted by retention, though of a run that goes on nothing may "
+                "expire (unstable-stream topics check): restore them, or seek to the beginning and count "
+                "them as lost"
+            )
+        else:
+            reason = (
+                "The log is shorter than what was read of it: it lost acknowledged records, or is an older "
+                "copy, or another log. Nothing was changed. Restore a copy of the log that reaches this "
+                'position, and start again; see "The log is shorter than what was read" in docs/operations.md'
+            )
+        return cls(
+            f"{partition}@{offset} is out of range: this log has offsets {begin} up to (not including) "
+            f"{end}. {reason}"
+        )
 
 
 class RecordTooLargeError(EventLogError):

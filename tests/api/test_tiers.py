@@ -126,23 +126,6 @@ async def test_positions_times_and_parts_go_through_both(log: LocalLog, tmp_path
     await log.close()
 
 
-async def test_what_expires_while_it_is_read_comes_from_the_archive(log: LocalLog, tmp_path: Path) -> None:
-    whole = await _everything(log)
-    at = TopicPartition("game-outcomes", 0)
-    await log.delete_before({at: 5})
-    async with with_archive(log, DataDir(tmp_path).archive) as history:
-        consumer = await history.consumer([at.topic])
-        read: list[StoredRecord] = []
-        while len(read) < 10:
-            read += await consumer.poll(2)
-        await log.delete_before({at: 30})
-        while consumer.positions()[at] < len(whole[at]):
-            read += await consumer.poll(100)
-        await consumer.close()
-    assert read == whole[at]
-    await log.close()
-
-
 async def test_without_the_archive_a_partition_begins_where_the_log_does(
     log: LocalLog, tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ from unstable_stream.events import RunStarted, Step
 from unstable_stream.log import topic_drift, topics
 from unstable_stream.log.contracts.asyncapi import document_text
 from unstable_stream.log.open import opened_log
-from unstable_stream.log.port import EventLog, Record, TopicPartition, TopicSpec, Trimmable
+from unstable_stream.log.port import EventLog, Record, TopicPartition, TopicSpec
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.data_dir import DataDir
 
@@ -305,13 +305,9 @@ def test_saved_states_of_ended_runs_are_pruned_by_hand(tmp_path: Path) -> None:
                 await transaction.save(
                     "rating-processor/game-outcomes/0", {"position": b"1", "run/run-a": b"1"}
                 )
-            assert isinstance(log, Trimmable)
-            await log.delete_before(dict.fromkeys(await log.end_offsets("game-outcomes"), 1))
 
     asyncio.run(fill())
-    kept = run("prune", "--dry-run", *place).output
-    assert kept.splitlines()[0] == "0 saved states of 0 runs would be forgotten"
-    assert "run-a: kept, since its records are gone from the log" in kept
+    assert run("prune", "--dry-run", *place).output == "1 saved states of 1 runs would be forgotten\n"
     assert "run run-b has not ended" in str(run("prune", "run-b", *place).exception)
     assert run("prune", "run-a", *place).output == "1 saved states of 1 runs forgotten\n"
     assert run("prune", *place).output == "0 saved states of 0 runs forgotten\n"

@@ -1,20 +1,19 @@
 """A poll of a member that waits for its group ends in time, whatever aiokafka waits for meanwhile."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import pytest
+from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import CommitFailedError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from unstable_stream.errors import EventLogError, FencedError
 from unstable_stream.log.kafka.cluster import Cluster
 from unstable_stream.log.kafka.consumer import KafkaConsumer, LogParts
-from unstable_stream.log.kafka.leaders import WatchedConsumer
 from unstable_stream.log.kafka.location import parse_location
 from unstable_stream.log.kafka.membership import Membership, ShareAssignor
-from unstable_stream.log.marks import Mark
 from unstable_stream.log.port import TopicPartition
 
 _DEADLINE_S = 120.0
@@ -31,7 +30,8 @@ class _Joining:
         await asyncio.Event().wait()
         return {}
 
-    def on_metadata(self, see: Callable[[Any], None]) -> None: ...
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        return None
 
     def subscribe(self, topics: Sequence[str], listener: object) -> None: ...
 
@@ -43,20 +43,16 @@ class _Joining:
     async def stop(self) -> None: ...
 
 
-async def _find_lost(marks: Mapping[TopicPartition, Mark]) -> Mapping[TopicPartition, int]:
-    raise AssertionError("nothing was read")
-
-
-async def _reopen() -> tuple[WatchedConsumer, ShareAssignor]:
+async def _reopen() -> tuple[AIOKafkaConsumer, ShareAssignor]:
     raise AssertionError("it does not stand still")
 
 
 def _member(joining: _Joining) -> KafkaConsumer:
-    reader, brokers = cast(WatchedConsumer, joining), cast(Any, _Brokers())
+    reader, brokers = cast(AIOKafkaConsumer, joining), cast(Any, _Brokers())
     parts = LogParts(Cluster(parse_location("kafka://host:9092", {}), 1.0, _DEADLINE_S), brokers, brokers)
     assignor = ShareAssignor()
     return KafkaConsumer(
-        parts, reader, assignor, ["t"], "g", "beginning", lambda _: None, _find_lost, _reopen, _DEADLINE_S
+        parts, reader, assignor, ["t"], "g", "beginning", lambda _: None, _reopen, _DEADLINE_S
     )
 
 

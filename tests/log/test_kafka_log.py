@@ -242,6 +242,20 @@ async def test_altering_a_topic_leaves_its_other_settings(log: KafkaLog, kafka_b
     assert (settings["cleanup.policy"], settings["max.message.bytes"]) == ("compact", "5000")
 
 
+async def test_settings_that_lose_records_are_known(log: KafkaLog, kafka_bootstrap: str) -> None:
+    topic = await _topic(log)
+    assert (await log.topic_settings())[topic].loses_by == ()
+    found = {"unclean.leader.election.enable": "true", "retention.bytes": "1000", "min.insync.replicas": "1"}
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka_bootstrap)
+    await admin.start()
+    await admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, found)])
+    await admin.close()
+    losing = ("unclean.leader.election.enable=true", "retention.bytes=1000")  # one broker: one copy is all
+    async with asyncio.timeout(DEADLINE_S):
+        while (await log.topic_settings())[topic].loses_by != losing:
+            await asyncio.sleep(0.05)
+
+
 async def test_times_are_those_of_records_not_of_markers(log: KafkaLog) -> None:
     topic = await _topic(log, 2)
     at = TopicPartition(topic, 0)

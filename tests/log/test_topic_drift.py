@@ -41,6 +41,11 @@ def test_as_declared_there_is_none() -> None:
             "steps: max message bytes 33,554,432 bytes, declared 16,777,216 bytes",
             False,
         ),
+        (
+            {"loses_by": ("min.insync.replicas=1", "x=true")},
+            "steps: min.insync.replicas=1, x=true would lose acknowledged records",
+            True,
+        ),
     ],
 )
 def test_each_difference_is_named_and_judged(changes: dict[str, Any], says: str, endangers: bool) -> None:
@@ -64,6 +69,12 @@ def test_settings_are_mended_by_a_command_and_partitions_by_hand() -> None:
     place = " --log kafka://b1:9092,b2:9092"
     assert (
         remedy(setting, "kafka://b1:9092,b2:9092", place) == f"unstable-stream topics create --alter{place}"
+    )
+    (losing,) = drift_of(loses_by=("min.insync.replicas=1",))
+    told = remedy(losing, "kafka://b1:9092,b2:9092", place)
+    assert told.startswith("kafka-configs.sh --bootstrap-server b1:9092,b2:9092 --alter")
+    assert (
+        "--entity-name steps --add-config unclean.leader.election.enable=false,min.insync.replicas=2" in told
     )
     (partitions,) = drift_of(partitions=4)
     on_kafka = remedy(partitions, "kafka://b1:9092,b2:9092?security_protocol=SSL", place)

@@ -19,8 +19,7 @@ from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.history import run_started
 from unstable_stream.runs.recording import start_run
-from unstable_stream.runs.starts import recorded_starts, run_events, run_starts, within
-from unstable_stream.streams.missing import whole_history
+from unstable_stream.runs.starts import check_whole, recorded_starts, run_events, run_starts, within
 
 OUTCOMES = TopicPartition(GameOutcome.TOPIC, 0)
 CONFIG = parse_config({"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]})
@@ -127,10 +126,8 @@ async def test_a_run_without_recorded_offsets_is_whole_if_what_is_left_is_older(
             await log.append([one for one in records if one.topic == GameOutcome.TOPIC])
         await log.delete_before({OUTCOMES: 3 if older_left else 4})
         if older_left:
-            async with whole_history(log, None, RUN, (GameOutcome.TOPIC,)) as history:
-                assert history is log
-                assert len([event async for event in run_events(log, (GameOutcome.TOPIC,), RUN)]) == 4
+            await check_whole(log, RUN, (GameOutcome.TOPIC,))
+            assert len([event async for event in run_events(log, (GameOutcome.TOPIC,), RUN)]) == 4
         else:  # these four may have been the run's
-            with pytest.raises(ServiceError, match=r"game-outcomes\[0\]: offsets 0 to 3 are neither"):
-                async with whole_history(log, None, RUN, (GameOutcome.TOPIC,)):
-                    pass
+            with pytest.raises(ServiceError, match=r"game-outcomes\[0\]: offsets 0 to 3 are gone"):
+                await check_whole(log, RUN, (GameOutcome.TOPIC,))

@@ -112,7 +112,7 @@ class Services:
         """Host the stream processors."""
         run_id = None if self.world.scenario.shared_hosts else RUN
         async with self.world.log() as log:
-            await run_processors(log, run_id, stop, archive=self.data.archive)
+            await run_processors(log, run_id, stop)
 
     async def archiver(self, stop: asyncio.Event) -> None:
         """Write everything into the archive."""

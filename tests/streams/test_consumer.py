@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from unstable_stream.errors import LogUnavailableError, OffsetOutOfRangeError, RecordsLostError
+from unstable_stream.errors import LogUnavailableError, OffsetOutOfRangeError
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.port import Consumer, Positions, Record, StoredRecord, TopicPartition, TopicSpec
+from unstable_stream.log.port import Positions, Record, StoredRecord, TopicPartition, TopicSpec
 from unstable_stream.streams.consumer import Pace, is_processed, run_consumer
 
 TOPIC = "numbers"
@@ -267,35 +267,6 @@ async def test_records_that_are_gone_are_told_and_reading_begins_anew(log: Local
     await consume(log, sink)
     assert len(sink.gone) == 1
     assert sink.seen == places(0, 4, 6)
-
-
-async def test_records_that_were_read_and_are_lost_are_told_also_while_partitions_are_opened(
-    log: LocalLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The consumer tells it once, unlike a position that does not exist."""
-    await fill(log, 6)
-    told: list[str] = []
-
-    async def opened(topics: Sequence[str], group: str) -> Consumer:
-        consumer = await open_consumer(topics, group)
-        poll = consumer.poll
-
-        async def losing(max_records: int = 500, timeout_s: float = 1.0) -> list[StoredRecord]:
-            records = await poll(max_records, timeout_s)
-            if consumer.assignment() and not told:
-                told.append("lost")
-                raise RecordsLostError("gone", {(ZERO.topic, ZERO.partition): 3})
-            return records
-
-        monkeypatch.setattr(consumer, "poll", losing)
-        return consumer
-
-    open_consumer = log.consumer
-    monkeypatch.setattr(log, "consumer", opened)
-    sink = Notes()
-    await consume(log, sink)
-    assert sink.gone == ["gone"]
-    assert sink.seen == places(0, 0, 6)
 
 
 async def test_a_failing_sink_is_closed_and_its_error_is_raised(log: LocalLog) -> None:

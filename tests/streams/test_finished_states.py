@@ -10,7 +10,7 @@ from tests.log.harness import topics_of_one_partition
 from tests.model_pool.outcomes import RUN
 from tests.streams.hosted_games import OTHER_RUN, events, games
 from tests.streams.test_shared_host import _drain, _of, _start, _steps
-from unstable_stream.events import GameOutcome, GameStarted, RecordRejected, Trajectory, encode_event
+from unstable_stream.events import GameStarted, RecordRejected, Trajectory, encode_event
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.records import record_from_event
@@ -23,7 +23,7 @@ from unstable_stream.streams.finished_states import FinishedState, finished_stat
 from unstable_stream.streams.fold_sink import FoldSink
 from unstable_stream.streams.processors import RATINGS, REWARDS, host_processors, reward_processor
 from unstable_stream.streams.run_configs import RunDirectory
-from unstable_stream.streams.snapshots import SnapshotPace, scope_of_topics, unpack_run
+from unstable_stream.streams.snapshots import SnapshotPace, scope_of_topics
 
 LATER_MS = 2**62
 
@@ -51,28 +51,22 @@ async def test_what_is_forgotten(log: LocalLog) -> None:
 
     found = await finished_states(log, ended_before_ms=LATER_MS)
     assert {each.run_id for each in found} == {RUN}
-    assert not any(each.kept for each in found)
-    assert await _names(log) == {"mark", "position", f"run/{RUN}", f"run/{OTHER_RUN}"}
+    assert await _names(log) == {"position", f"run/{RUN}", f"run/{OTHER_RUN}"}
     await forget_states(log, found)
-    assert await _names(log) == {"mark", "position", f"run/{OTHER_RUN}"}
+    assert await _names(log) == {"position", f"run/{OTHER_RUN}"}
     assert not any(scope.split("/")[1] == RUN for scope in await log.saved_names())
     assert await finished_states(log, ended_before_ms=LATER_MS) == []
 
 
-async def test_what_a_collector_saved_is_forgotten_while_the_log_has_all_that_it_read(log: LocalLog) -> None:
+async def test_what_a_collector_saved_is_forgotten(log: LocalLog) -> None:
     await _start(log, RUN)
     scope = scope_of_topics(f"collector/{RUN}", ("games", "game-outcomes"))
     async with (await log.producer("test")).transaction() as transaction:
         await transaction.save(scope, {"state": b"1", "checkpoint/ckpt-000000": b"2"})
     await finish_run(log, RUN, "completed", "")
     (found,) = await finished_states(log, ended_before_ms=LATER_MS)
-    assert (found.run_id, found.scope, found.kept, found.emptied) == (RUN, scope, False, False)
-    await log.append(games(0, 3))
-    (partition,) = [at for at, end in (await log.end_offsets("game-outcomes")).items() if end]
-    await log.delete_before({partition: 1})
-    (found,) = await finished_states(log, ended_before_ms=LATER_MS)
-    assert found.kept
-    assert await forget_states(log, await finished_states(log, ended_before_ms=LATER_MS, named=[RUN])) == 2
+    assert (found.run_id, found.scope) == (RUN, scope)
+    assert await forget_states(log, [found]) == 2
     assert await log.saved_names() == {}
 
 
@@ -148,10 +142,7 @@ async def test_a_killed_run_is_over_when_it_is_silent_for_long(log: LocalLog, ow
         [name for each in over for name in each.names if "/" in name]
     )
     assert await found(51, 30) == []
-    states = [await log.saved(scope) for scope in await log.saved_names()]
-    kept = [unpack_run(saved[f"run/{RUN}"]) for saved in states if f"run/{RUN}" in saved]
-    assert all(one is not None and one.state is None for one in kept)
-    assert kept
+    assert f"run/{RUN}" not in await _names(log)
 
     await log.append([*_of(OTHER_RUN, 6, 6), *_of(RUN, 24, 24)])
     await _drain(log, REWARDS, RATINGS, run_id=run_id)
@@ -205,33 +196,17 @@ async def test_a_live_host_of_a_run_that_was_forgotten_goes_on_as_if_nothing_wer
         assert await _steps(log, RUN) == {step.event_id: encode_event(step) for step in folded} != {}
 
 
-async def test_what_the_log_no_longer_has_the_records_of_stays(log: LocalLog) -> None:
+async def test_a_forgotten_run_whose_records_are_gone_is_set_aside(log: LocalLog) -> None:
     await _start(log, RUN)
     await log.append(_of(RUN, 0, 12))
-    await _drain(log, REWARDS, RATINGS)
+    await _drain(log, REWARDS)
     await finish_run(log, RUN, "stopped", "")
     await log.delete_before(await log.end_offsets(Trajectory.TOPIC))
-    found = await finished_states(log, ended_before_ms=LATER_MS)
-    assert {each.scope.split("/")[1]: each.kept for each in found} == {
-        Trajectory.TOPIC: True,
-        GameOutcome.TOPIC: False,
-    }
-    await forget_states(log, found)
-    kept = [scope for scope, names in (await log.saved_names()).items() if f"run/{RUN}" in names]
-    assert [scope.split("/")[0] for scope in kept] == ["reward-processor"]
-    # Resumed, it goes on from what stayed.
-    before = len(await _steps(log, RUN))
+    await forget_states(log, await finished_states(log, ended_before_ms=LATER_MS))
+    before = await _steps(log, RUN)
     await log.append(_of(RUN, 12, 4))
     await _drain(log, REWARDS)
-    assert len(await _steps(log, RUN)) > before
-    assert not await events(log, "dead-letters")
-
-    # Named by a person, it goes; then the run is set aside instead of beginning in the middle.
-    await forget_states(log, await finished_states(log, ended_before_ms=LATER_MS, named=[RUN]))
-    after = len(await _steps(log, RUN))
-    await log.append(_of(RUN, 16, 4))
-    await _drain(log, REWARDS)
-    assert len(await _steps(log, RUN)) == after
+    assert await _steps(log, RUN) == before
     letters = [e for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]
     assert letters
     assert all("Records were deleted" in letter.reason for letter in letters)

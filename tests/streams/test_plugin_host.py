@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import signal
 import sqlite3
 import sys
@@ -27,7 +28,6 @@ from unstable_stream.streams.plugins import Plugin
 from unstable_stream.streams.plugins import host as plugin_host
 from unstable_stream.streams.plugins.host import run_plugin
 from unstable_stream.streams.plugins.state import PluginStates
-from unstable_stream.workers.archiver import run_archiver
 
 STEPS_A_RUN = 46  # of made_up_run with six updates
 
@@ -242,31 +242,6 @@ async def delete_first_half(bench: PluginBench) -> None:
     await bench.delete_before(begins)
 
 
-async def archive(bench: PluginBench) -> None:
-    stop = asyncio.Event()
-    stop.set()
-    topics = [name for name in await bench.log.topics() if name.endswith(bench.suffix)]
-    await run_archiver(bench.log, bench.data.archive, topics=topics, stop=stop)
-
-
-async def test_what_the_log_no_longer_has_comes_from_the_archive(bench: PluginBench) -> None:
-    plugin = counting(bench.suffix)
-    steps = steps_of(bench.run_id)
-    await bench.publish(steps[:40])
-    await archive(bench)
-    before = await bench.stored("steps")
-    await delete_first_half(bench)
-    await bench.publish(steps[40:])  # the archive is behind the log
-    after = await bench.stored("steps")
-    everything = list({str(record): record for record in (*before, *after)}.values())
-    left = len(after)
-    assert 0 < left < len(everything) == STEPS_A_RUN
-    done = await bench.run(plugin, max_records=3)
-    assert (done.handled, done.archived) == (STEPS_A_RUN, STEPS_A_RUN - left)
-    assert await numbered(bench, plugin, everything)
-    assert (await bench.run(plugin)).handled == 0
-
-
 async def test_a_log_that_lost_what_was_handled_is_named_with_the_command(bench: PluginBench) -> None:
     plugin = counting(bench.suffix)
     await bench.publish(steps_of(bench.run_id))
@@ -279,76 +254,35 @@ async def test_a_log_that_lost_what_was_handled_is_named_with_the_command(bench:
     assert (await bench.run(plugin, reset=True)).handled == STEPS_A_RUN
 
 
-async def test_an_archive_ahead_of_the_group_fills_the_gap_it_slept_through(bench: PluginBench) -> None:
+@pytest.mark.parametrize("expires", [True, False])
+async def test_a_gap_stops_a_plugin_unless_records_of_its_topic_expire(
+    bench: PluginBench, expires: bool
+) -> None:
     plugin = counting(bench.suffix)
     steps = steps_of(bench.run_id)
     await bench.publish(steps[:8])
-    await bench.run(plugin)
+    assert (await bench.run(plugin)).handled == 8
     await bench.publish(steps[8:])
-    await archive(bench)
-    everything = await bench.stored("steps")
     await delete_first_half(bench)
-    done = await bench.run(plugin, max_records=2)
-    assert done.handled == STEPS_A_RUN - 8
-    assert 0 < done.archived < done.handled
-    assert await numbered(bench, plugin, everything)
+    left = len(await bench.stored("steps"))
+    if expires:
+        settings = (await bench.log.topic_settings())[bench.topic("steps")]
+        await bench.log.alter_topics([dataclasses.replace(settings, retention_ms=10**15)])
+        new = {step.event_id.encode() for step in steps[8:]}
+        kept = [record for record in await bench.stored("steps") if record.headers["ce_id"] in new]
+        assert (await bench.run(plugin)).handled == len(kept)
+        return
+    with pytest.raises(
+        PluginError, match=r"offsets \d+ to \d+ were deleted before they were handled.*--reset"
+    ):
+        await bench.run(plugin)
+    assert (await bench.run(plugin, reset=True)).handled == left
 
 
-@pytest.mark.parametrize("occurrence", [1, 2, 5])
-async def test_killed_in_the_archive_it_counts_every_event_once(local: PluginBench, occurrence: int) -> None:
-    plugin = counting("")
-    await local.publish(steps_of(local.run_id))
-    everything = await local.stored("steps")
-    await archive(local)
-    await delete_first_half(local)
-    for call in ("after append metrics", "after commit"):
-        with pytest.raises(Killed):
-            await local.run(plugin, max_records=2, told=killer(call, occurrence))
-    await local.run(plugin, max_records=2)
-    assert await numbered(local, plugin, everything)
-
-
-async def test_retention_faster_than_the_plugin_sends_it_to_the_archive(local: PluginBench) -> None:
-    """Everything is deleted from the log between two of its polls."""
-    plugin = counting("")
-    await local.publish(steps_of(local.run_id))
-    everything = await local.stored("steps")
-    await archive(local)
-    deleting: list[asyncio.Task[None]] = []
-
-    def delete(call: str, about: Collection[TopicPartition]) -> None:
-        if call == "after commit" and not deleting:
-            ends = {TopicPartition("steps", r.partition): r.offset + 1 for r in everything}
-            deleting.append(asyncio.ensure_future(local.delete_before(ends)))
-
-    done = await local.run(plugin, max_records=4, told=delete)
-    await asyncio.gather(*deleting)
-    assert done.archived > 0
-    assert await numbered(local, plugin, everything)
-
-
-async def test_from_a_time_before_the_logs_beginning_begins_in_the_archive(local: PluginBench) -> None:
-    steps = steps_of(local.run_id)
-    await local.publish(steps)
-    await archive(local)
-    ends = await local.log.end_offsets("steps")
-    await local.delete_before(ends)
-    moment = steps[30].occurred_at_ms
-    done = await local.run(counting(""), start=moment)
-    assert done.handled == done.archived == sum(step.occurred_at_ms >= moment for step in steps)
-
-
-async def test_another_logs_archive_is_not_taken_for_this_ones(local: PluginBench, tmp_path: Path) -> None:
-    other = await PluginBench.open("local", tmp_path / "other")
-    await other.publish(steps_of("other"))
-    await archive(other)
-    await other.close()
-    (tmp_path / "other" / "archive.duckdb").rename(local.data.archive)
-    await local.publish(steps_of(local.run_id))
-    await delete_first_half(local)
-    done = await local.run(counting(""))
-    assert done.archived == 0
-    assert 0 < done.handled < STEPS_A_RUN
+async def test_a_first_start_begins_with_what_the_log_has(bench: PluginBench) -> None:
+    await bench.publish(steps_of(bench.run_id))
+    await delete_first_half(bench)
+    assert (await bench.run(counting(bench.suffix))).handled == len(await bench.stored("steps"))
 
 
 # -- failures -------------------------------------------------------------------------------------

@@ -375,8 +375,8 @@ async def test_each_partition_commits_results_and_position_in_one_transaction(lo
     others = {TopicPartition(r.topic, r.partition) for r in stored} - ours
     assert len(ours) > 1
     assert others
-    # The first batch is marked; the rest is saved when the partition is closed.
-    processed = ("begin", "append steps", "commit_positions", "save", "commit")
+    # What was folded is saved when the partition is closed.
+    processed = ("begin", "append steps", "commit_positions", "commit")
     made = (*processed, "begin", "save", "commit")
     assert calls == {
         at: [
@@ -387,24 +387,6 @@ async def test_each_partition_commits_results_and_position_in_one_transaction(lo
         ]
         for at in ours | others
     }
-
-
-async def test_a_stream_that_drips_is_not_marked_at_every_record(log: LocalLog) -> None:
-    await log.append(games(0, 30))
-    calls: dict[TopicPartition, list[str]] = defaultdict(list)
-
-    def note(call: str, about: frozenset[TopicPartition]) -> None:
-        for at in about:
-            calls[at].append(call)
-
-    stop = asyncio.Event()
-    stop.set()
-    async with RunDirectory(log) as runs:
-        sink = FoldSink(tapped(log, note), REWARDS, runs, RUN)
-        await host_processors([sink], stop=stop, max_records=1)
-    for made in calls.values():
-        assert made.count("after commit_positions") > 3
-        assert made.count("after save") == 2
 
 
 KILLS = (

@@ -117,10 +117,9 @@ async def test_a_run_whose_own_code_fails_is_set_aside_from_there_on(
 
 
 @pytest.mark.parametrize("other_code", [False, True])
-async def test_a_run_set_aside_goes_on_from_its_last_good_state_once_its_code_is_mended(
+async def test_a_run_set_aside_is_folded_again_once_its_code_is_mended(
     log: LocalLog, tmp_path: Path, other_code: bool
 ) -> None:
-    """Its first records are gone from the log, so that it cannot be folded again from there."""
     code, broken = tmp_path / "rewards.py", tmp_path / "broken"
     source = f"from pathlib import Path\n{CODE}".replace("x[0] == 0.0", f"Path({str(broken)!r}).exists()")
     code.write_text(source, encoding="utf-8")
@@ -136,9 +135,6 @@ async def test_a_run_set_aside_goes_on_from_its_last_good_state_once_its_code_is
             broken.unlink()
             if other_code:
                 code.write_text(f"{source}\n# mended\n", encoding="utf-8")
-            await log.delete_before(
-                {at: min(end, 5) for at, end in (await log.end_offsets(Trajectory.TOPIC)).items()}
-            )
     letters = [e for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]
     second = [record for record in parts[1] if record.key.startswith(f"{RUN}/")]
     assert [letter.record_value for letter in letters] == [record.value for record in second] != []

@@ -37,7 +37,7 @@ from unstable_stream.runs.recording import start_run
 from unstable_stream.streams.fold_sink import FoldSink, ProcessorSpec
 from unstable_stream.streams.processors import host_processors, rating_processor
 from unstable_stream.streams.run_configs import RunDirectory
-from unstable_stream.streams.snapshots import MARK, POSITION, SnapshotPace, run_name, scope_of, unpack_run
+from unstable_stream.streams.snapshots import POSITION, SnapshotPace, run_name, scope_of, unpack_run
 
 OUTCOMES = TopicPartition(GameOutcome.TOPIC, 0)
 SCOPE = scope_of(f"rating-processor/{RUN}", OUTCOMES)
@@ -166,7 +166,7 @@ async def test_without_a_usable_snapshot_all_is_folded_again(log: LocalLog, dama
     await _drain(log, RATINGS)
     saved = dict(await log.saved(SCOPE))
     name = run_name(RUN)
-    assert saved.keys() == {MARK, POSITION, name}
+    assert saved.keys() == {POSITION, name}
     tampered: dict[str, dict[str, bytes]] = {
         "no snapshot": dict.fromkeys(saved, b""),
         "no position": {POSITION: b""},

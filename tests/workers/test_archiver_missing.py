@@ -28,7 +28,6 @@ from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.recording import finish_run, start_run
-from unstable_stream.streams.plugins.backfill import Backfill
 from unstable_stream.streams.tiered_log import with_archive
 from unstable_stream.views.report.reading import read_run
 from unstable_stream.workers.archiver import run_archiver
@@ -86,15 +85,6 @@ async def test_the_range_is_noted_with_the_runs_that_it_may_be_of(
         late = await history.consumer([AT.topic])
         assert (await late.poll())[0].offset == 2 * EACH + 10
         await late.close()
-
-    # A plug-in that begins is told, too.
-    backfill = Backfill(log, await log.log_id(), path)
-    with capture_logs() as told:
-        found = await backfill.begin({AT: None}, "beginning")
-        later = await backfill.begin({AT: 2 * EACH + 10}, "beginning")
-    await backfill.release()
-    assert (found[AT].offset, later[AT].offset) == (0, 2 * EACH + 10)
-    assert [line["missing"] for line in told] == [f"{2 * EACH} to {2 * EACH + 9}"]
 
     # An archive that is made only now lacks all that is gone.
     other = archive_at("b")
@@ -182,7 +172,7 @@ def test_verify_report_export_and_sql_say_what_is_missing(tmp_path: Path) -> Non
     archive(place)
     lines = [f"{at}: offsets 0 to {end - 1}" for at, end in sorted(gone.items())]
     notes = us.open_run("run-a", data=tmp_path).verify(games=False).notes
-    assert [note.partition(" are neither")[0] for note in notes] == lines != []
+    assert [note.partition(" are gone")[0] for note in notes] == lines != []
     assert [
         f"{row['topic']}[{row['partition']}]: offsets {row['first_offset']} to {row['last_offset']}"
         for row in read_run(place.archive, "run-a", "a").missing

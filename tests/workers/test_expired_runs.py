@@ -1,4 +1,4 @@
-"""Services of a run whose events have expired read the archive, or say what is missing and touch nothing."""
+"""Services of a run whose events were deleted say which offsets are gone, and touch nothing."""
 
 import asyncio
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from tests.log.harness import topics_of_one_partition
 from tests.workers.pretend_engine import PretendEngine
 from tests.workers.test_learner_service import config as learner_config
-from tests.workers.test_learner_service import curve, new_log, published, service, steps
+from tests.workers.test_learner_service import new_log, published, service, steps
 from tests.workers.test_rollout import (
     RUN,
     checkpoint,
@@ -24,48 +24,28 @@ from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.workers.archiver import run_archiver
 from unstable_stream.workers.collector import Collector
 from unstable_stream.workers.engine import LocalEngine
 
 
-async def _archive(log: LocalLog, directory: Path) -> None:
-    stop = asyncio.Event()
-    stop.set()
-    await run_archiver(log, DataDir(directory).archive, stop=stop, flush_interval_s=0.02)
-
-
-@pytest.mark.parametrize("archived", [True, False])
-async def test_a_learner_whose_checkpoints_expired(tmp_path: Path, archived: bool) -> None:
+async def test_a_learner_whose_checkpoints_were_deleted(tmp_path: Path) -> None:
     """It must not take the directories of published checkpoints for leftovers, nor begin anew."""
     async with new_log(tmp_path) as log:
         await log.create_topics(topics_of_one_partition())
         await log.append([record_from_event(step) for step in steps()])
         assert await service(tmp_path, learner_config(iterations=2)).train(log, asyncio.Event()) == 2
-        before = await curve(log)
         directories = sorted(tmp_path.glob("checkpoints/*/ckpt-*"))
-        if archived:
-            await _archive(log, tmp_path)
         for topic in ("checkpoints", "learner-updates"):
             await log.delete_before(await log.end_offsets(topic))
         learner = service(tmp_path, learner_config(iterations=3))
-        if archived:
-            assert await learner.train(log, asyncio.Event()) == 3
-            updates, _ = await published(log)
-            assert [made.update for made in updates] == [3]
-            assert not {step for made in updates for step in made.step_ids} & {
-                step for _, used, _, _ in before[0] for step in used
-            }
-        else:
-            with pytest.raises(ServiceError, match=r"checkpoints\[0\]: offsets 0 to 2 are neither"):
-                await learner.train(log, asyncio.Event())
-            assert await published(log) == ([], [])
+        with pytest.raises(ServiceError, match=r"checkpoints\[0\]: offsets 0 to 2 are gone"):
+            await learner.train(log, asyncio.Event())
+        assert await published(log) == ([], [])
         learner.close()
         assert set(directories) <= set(tmp_path.glob("checkpoints/*/ckpt-*"))
 
 
-@pytest.mark.parametrize("archived", [True, False])
-async def test_a_collector_whose_outcomes_expired(tmp_path: Path, archived: bool) -> None:
+async def test_a_collector_whose_outcomes_were_deleted(tmp_path: Path) -> None:
     """It must not take finished games for unfinished ones."""
     async with LocalLog.open(DataDir(tmp_path).log, synchronous="NORMAL") as log:
         await log.create_topics(topics_of_one_partition())
@@ -75,8 +55,6 @@ async def test_a_collector_whose_outcomes_expired(tmp_path: Path, archived: bool
         assert await worker(log, PretendEngine()).play(games, {}) == 3
         last = settings.learner.iterations
         await publish(log, *(checkpoint(n) for n in range(1, last + 1)), *map(update, range(1, last + 1)))
-        if archived:
-            await _archive(log, tmp_path)
         await log.delete_before(await log.end_offsets(GameOutcome.TOPIC))
         engine = PretendEngine()
         collector = Collector(
@@ -87,9 +65,6 @@ async def test_a_collector_whose_outcomes_expired(tmp_path: Path, archived: bool
             data=DataDir(tmp_path),
         )
         async with asyncio.timeout(60):
-            if archived:
+            with pytest.raises(ServiceError, match=r"game-outcomes\[0\]: offsets 0 to 2 are gone"):
                 await collector.collect(log, asyncio.Event())
-            else:
-                with pytest.raises(ServiceError, match=r"game-outcomes\[0\]: offsets 0 to 2 are neither"):
-                    await collector.collect(log, asyncio.Event())
         assert engine.asked == 0

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.reward_transformations.trajectories import make_trajectory
 from unstable_stream.collapse import CollapseWatch, Sign
-from unstable_stream.errors import CheckpointError, FencedError, LearnerError
+from unstable_stream.errors import CheckpointError, FencedError, LearnerError, OffsetOutOfRangeError
 from unstable_stream.events import (
     Checkpoint,
     CollapseWarning,
@@ -793,16 +793,17 @@ async def test_what_is_known_of_used_steps_does_not_grow_with_games(tmp_path: Pa
         assert again._buffer.used_ids.entries() == 2, "also from the whole history"
 
 
-async def test_offsets_of_another_log_are_not_trusted(tmp_path: Path, log: LocalLog) -> None:
-    """As after a broker's unclean election, or with a log that was put back from a backup."""
+async def test_another_log_and_one_that_lost_its_end_stop_the_learner(tmp_path: Path, log: LocalLog) -> None:
     assert await service(tmp_path, config(iterations=2)).train(log, asyncio.Event()) == 2
     (newest,) = tmp_path.glob(f"checkpoints/*/{checkpoint_uid(2)}-*")
     progress = read_progress(newest, RUN, 2)
     assert progress is not None
-    assert await progress.fits(log)
-    assert not await msgspec.structs.replace(progress, log_id="other").fits(log)
+    await progress.check(log)
+    with pytest.raises(LearnerError, match=r"read log other, and this is log .*fork learner-test --at 2"):
+        await msgspec.structs.replace(progress, log_id="other").check(log)
     beyond = {name: offset + 1000 for name, offset in progress.positions.items()}
-    assert not await msgspec.structs.replace(progress, positions=beyond).fits(log)
+    with pytest.raises(OffsetOutOfRangeError, match=r"\[0\]@1\d+ is out of range.*Restore a copy of the log"):
+        await msgspec.structs.replace(progress, positions=beyond).check(log)
     assert read_progress(newest, "a fork", 2) is None
 
 

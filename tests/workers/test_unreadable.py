@@ -1,6 +1,5 @@
 """The search for the outcomes of trajectories that cannot be decoded ends, and reaches what has expired."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import Consumer
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
-from unstable_stream.workers.archiver import run_archiver
 from unstable_stream.workers.unreadable import promised_steps
 
 
@@ -31,8 +29,7 @@ class _Counting:
         return await self._log.consumer(topics, *arguments, **named)
 
 
-async def test_evaluation_games_end_the_search_and_expired_outcomes_are_found(tmp_path: Path) -> None:
-    archive = tmp_path / "archive.duckdb"
+async def test_evaluation_games_end_the_search(tmp_path: Path) -> None:
     async with new_log(tmp_path) as log:
         await log.create_topics(list(load_topics().values()))
         lost = lost_game(0)
@@ -44,15 +41,8 @@ async def test_evaluation_games_end_the_search_and_expired_outcomes_are_found(tm
         counting: Any = _Counting(log)
 
         async def found() -> dict[int, list[str]]:
-            return await promised_steps(
-                counting, RUN, wanted, filter_opponent_invalid=False, model=None, archive=archive
-            )
+            return await promised_steps(counting, RUN, wanted, filter_opponent_invalid=False, model=None)
 
         promised = {0: [step.event_id for step in steps(TURNS)]}
         assert await found() == promised
         assert counting.begun == 1  # an evaluation game promises nothing, which is known then
-        stop = asyncio.Event()
-        stop.set()
-        await run_archiver(log, archive, stop=stop, flush_interval_s=0.02)
-        await log.delete_before(await log.end_offsets("game-outcomes"))
-        assert await found() == promised

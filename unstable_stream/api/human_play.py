@@ -311,7 +311,7 @@ class HumanGame:
         self._set("storing", says)
         stop = asyncio.Event()
         stop.set()
-        await run_processors(log, self.run_id, stop, archive=self._place.archive)
+        await run_processors(log, self.run_id, stop)
         await run_archiver(log, self._place.archive, stop=stop)
         self._set("over")
 

@@ -180,7 +180,6 @@ def processors(
                     stop,
                     runtime=chosen,
                     location=place.log,
-                    archive=place.archive,
                     drain=False,
                     on_ready=lambda: on_ready(whose),
                 )

@@ -19,8 +19,7 @@ def prune_states(
 
     Args:
         place: whose log.
-        runs: ids or prefixes of runs that are never resumed again; nothing of them is kept. If empty, of
-            all runs, what the log still has the records of.
+        runs: ids or prefixes of runs; if empty, of all.
         dry_run: only return what is there.
         idle_days: a run that never ended is over if nothing was recorded of it for so many days.
 

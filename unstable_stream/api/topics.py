@@ -121,7 +121,9 @@ def create_topics(place: Place, *, alter: bool = False) -> Created:
             drift = topic_drift.find_drift(declared, await log.topic_settings())
             await topic_drift.create_declared_topics(log, declared)
             different = {
-                each.topic: each.declared for each in drift if each.setting not in ("topic", "partitions")
+                each.topic: each.declared
+                for each in drift
+                if each.setting not in ("topic", "partitions", "loses_by")
             }
             if alter and different:
                 await log.alter_topics(list(different.values()))

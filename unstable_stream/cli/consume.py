@@ -91,8 +91,7 @@ def _consume(
         )
     print(
         f"{loaded.name}: {counted.handled:,} events, {counted.emitted:,} metrics, "
-        f"{counted.rejected:,} set aside"
-        + (f"; {counted.archived:,} records from the archive" if counted.archived else ""),
+        f"{counted.rejected:,} set aside",
         file=sys.stderr,
     )
 

@@ -14,9 +14,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _prune(
-    run: list[str] = typer.Argument(
-        None, metavar="[RUN]...", help="Runs that are never resumed again; by default all that are over."
-    ),
+    run: list[str] = typer.Argument(None, metavar="[RUN]...", help="Runs that are over; by default all."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Only say what would be forgotten."),
     idle_days: float = typer.Option(
         30.0,
@@ -30,23 +28,14 @@ def _prune(
     """Forget what the stream processors have saved of runs that are over; a resumed run is folded again.
 
     A run is over when it has ended, or was killed and nothing was recorded of it for long. The archiver does
-    this by itself, seven days after an end, and 30 days after the last record of a run that was killed. What
-    the log no longer has the records of stays, unless its run is named: then it cannot be resumed.
+    this by itself, seven days after an end, and 30 days after the last record of a run that was killed.
 
     Example: unstable-stream prune --dry-run
     """
-    from unstable_stream.api.output import plain
     from unstable_stream.api.place import Place
     from unstable_stream.api.states import prune_states
 
     found = prune_states(Place.at(data, log), run or (), dry_run=dry_run, idle_days=idle_days)
-    going = [each for each in found if not each.kept]
     done = "would be forgotten" if dry_run else "forgotten"
-    runs = len({each.run_id for each in going})
-    typer.echo(f"{sum(len(each.names) for each in going):,} saved states of {runs:,} runs {done}")
-    kept = sorted({each.run_id for each in found if each.kept})
-    for run_id in kept:
-        typer.echo(
-            f"{plain(run_id)}: kept, since its records are gone from the log. If it is never resumed again: "
-            f"unstable-stream prune {plain(run_id)}"
-        )
+    runs = len({each.run_id for each in found})
+    typer.echo(f"{sum(len(each.names) for each in found):,} saved states of {runs:,} runs {done}")

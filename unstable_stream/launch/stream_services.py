@@ -30,7 +30,7 @@ async def serve_stream(
             from unstable_stream.streams.processors import run_processors
 
         runtime = config.processors.runtime
-        await run_processors(log, run_id, stop, runtime=runtime, location=config.log, archive=data.archive)
+        await run_processors(log, run_id, stop, runtime=runtime, location=config.log)
     elif service == "archiver":
         await _archive(log, run_id, data, stop)
     elif service == "consumers":

@@ -93,6 +93,8 @@ class TopicSpec:
     description: str = ""
     earlier_partitions: tuple[int, ...] = ()
     """Other numbers of partitions, with which earlier versions made the topic: a log keeps the one it has."""
+    loses_by: tuple[str, ...] = ()
+    """Settings of an existing topic, as ``NAME=VALUE``, with which brokers lose acknowledged records."""
 
 
 class Transaction(Protocol):

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
-from unstable_stream.errors import EventError, EventLogError, LogUnavailableError
+from unstable_stream.errors import EventError, EventLogError, LogUnavailableError, OffsetOutOfRangeError
 from unstable_stream.events import Event
 from unstable_stream.log.port import Consumer, EventLog, Positions, StoredRecord, TopicPartition
 from unstable_stream.log.records import event_from_record, source_header
@@ -21,6 +21,7 @@ __all__ = [
     "Progress",
     "TopicReader",
     "any_record",
+    "check_offsets",
     "ends_of",
     "events_to_end",
     "high_watermarks_of",
@@ -55,6 +56,19 @@ async def ends_of(log: EventLog, topics: Iterable[str]) -> dict[TopicPartition, 
     for topic in topics:
         ends |= await log.end_offsets(topic)
     return ends
+
+
+async def check_offsets(log: EventLog, positions: Positions, *, expiring: bool = False) -> None:
+    """Raise :class:`OffsetOutOfRangeError` if the log ends before one of these positions, or begins after it.
+
+    ``expiring``: it may begin behind them.
+    """
+    for topic in sorted({at.topic for at in positions}):
+        begins = await log.beginning_offsets(topic)
+        for at, end in sorted((await log.end_offsets(topic)).items()):
+            position = positions.get(at, end)
+            if position > end or (not expiring and position < begins[at]):
+                raise OffsetOutOfRangeError.of(at, position, begins[at], end)
 
 
 async def high_watermarks_of(log: EventLog, topics: Iterable[str]) -> dict[TopicPartition, int]:

@@ -26,7 +26,9 @@ _DAY_MS: Final = 86_400_000
 
 WHEN_OPENED: Final = "when this process opened the log"
 
-Setting: TypeAlias = Literal["topic", "partitions", "cleanup_policy", "retention_ms", "max_message_bytes"]
+Setting: TypeAlias = Literal[
+    "topic", "partitions", "cleanup_policy", "retention_ms", "max_message_bytes", "loses_by"
+]
 
 _log = get_logger(__name__)
 
@@ -65,6 +67,8 @@ class Drift:
     def __str__(self) -> str:
         if self.actual is None:
             return f"{self.topic}: missing"
+        if self.setting == "loses_by":
+            return f"{self.topic}: {', '.join(self.actual.loses_by)} would lose acknowledged records"
         name = self.setting.replace("_", " ").removesuffix(" ms")
         found, wanted = (show_setting(spec, self.setting) for spec in (self.actual, self.declared))
         return f"{self.topic}: {name} {found}, declared {wanted}"
@@ -83,6 +87,7 @@ def find_drift(declared: Mapping[str, TopicSpec], actual: Mapping[str, TopicSpec
             settings.insert(0, "partitions")
         if spec.cleanup_policy == "delete":
             settings.append("retention_ms")  # has no meaning if only the latest record of each key is kept
+        settings.append("loses_by")
         found += [
             Drift(spec, there, each) for each in settings if getattr(spec, each) != getattr(there, each)
         ]
@@ -99,13 +104,19 @@ def remedy(drift: Drift, log: str, place: str = "") -> str:
     """
     if drift.setting == "topic":
         return f"unstable-stream topics create{place}"
+    brokers = log.partition("://")[2].partition("/")[0].partition("?")[0].rpartition("@")[2]
+    if drift.setting == "loses_by":
+        return (
+            f"kafka-configs.sh --bootstrap-server {brokers} --alter --entity-type topics --entity-name "
+            f"{drift.topic} --add-config unclean.leader.election.enable=false,min.insync.replicas=2,"
+            "retention.bytes=-1; with one or two brokers min.insync.replicas=1"
+        )
     if drift.setting != "partitions":
         return f"unstable-stream topics create --alter{place}"
     # The number of partitions decides the partition of a key, and no log takes partitions away.
     keep = "the records of a key would lie on two partitions. No run can go on with this log: start one"
     if log == "local":
         return f"{keep} in another directory with --data. What is archived of this one stays readable"
-    brokers = log.partition("://")[2].partition("/")[0].partition("?")[0].rpartition("@")[2]
     return (
         f"{keep} on another cluster with --log. What is archived of this one stays readable. To throw the "
         f"topic's records away instead: kafka-topics.sh --bootstrap-server {brokers} --delete "
@@ -134,7 +145,17 @@ async def prepare_topics(log: EventLog, location: str, place: str = "") -> None:
             remedy.
     """
     declared = load_topics()
-    drift = find_drift(declared, await log.topic_settings())
+    drift = _checked(find_drift(declared, await log.topic_settings()), location, place)
+    for each in drift:
+        if each.actual is not None:
+            _log.warning("topic not as declared", difference=str(each), mend=remedy(each, location, place))
+    await create_declared_topics(log, declared)
+    if any(each.actual is None for each in drift):  # the brokers' defaults decide on new ones
+        _checked(find_drift(declared, await log.topic_settings()), location, place)
+
+
+def _checked(drift: list[Drift], location: str, place: str) -> list[Drift]:
+    """Return the differences; raise :class:`EventLogError` if one endangers runs."""
     fatal = [each for each in drift if each.endangers_runs]
     if fatal:
         lines = [f"{each}\n    {remedy(each, location, place)}" for each in fatal]
@@ -142,10 +163,7 @@ async def prepare_topics(log: EventLog, location: str, place: str = "") -> None:
             "topics of this log are not as declared, and a run could lose or misplace records:\n  "
             + "\n  ".join(lines)
         )
-    for each in drift:
-        if each.actual is not None:
-            _log.warning("topic not as declared", difference=str(each), mend=remedy(each, location, place))
-    await create_declared_topics(log, declared)
+    return drift
 
 
 async def create_declared_topics(log: EventLog, declared: Mapping[str, TopicSpec]) -> None:

@@ -15,8 +15,7 @@ from unstable_stream.proofs.differences import Difference, differing_fields
 from unstable_stream.proofs.evidence import Evidence
 from unstable_stream.proofs.reports import Check
 from unstable_stream.runs.code import find_code
-from unstable_stream.runs.starts import known_starts, run_starts
-from unstable_stream.streams.missing import missing_records
+from unstable_stream.runs.starts import deleted_records, known_starts, run_starts
 from unstable_stream.workers.collector import events_for_collector, topics_of_collector
 from unstable_stream.workers.collector_snapshot import UnusableSnapshotError, read_snapshot
 from unstable_stream.workers.exploitability import ExploitabilitySchedule
@@ -42,7 +41,7 @@ async def check_collector(evidence: Evidence) -> Check:
         # No collector would use it, or what it was made with is not on this machine.
         check.gone += 1
         return check
-    if await missing_records(log, await known_starts(log, run.began, topics), topics):
+    if await deleted_records(log, await known_starts(log, run.began, topics), topics):
         check.gone += 1
         return check
     first_update = run.began.parent_update or 0 if run.began else 0

@@ -25,10 +25,9 @@ from unstable_stream.model_pool import RatingProcessor
 from unstable_stream.proofs.ledger import Ledger
 from unstable_stream.reward_transformations import RewardProcessor
 from unstable_stream.runs.history import RunStatus, read_history
-from unstable_stream.runs.starts import known_starts, within
+from unstable_stream.runs.starts import deleted_records, known_starts, within
 from unstable_stream.stores import joined, sha256_of
 from unstable_stream.streams.fold_sink import group_of
-from unstable_stream.streams.missing import missing_records
 
 __all__ = ["Evidence", "Progress", "Weights", "weights_of"]
 
@@ -91,7 +90,7 @@ class Evidence:
             run=run,
             ends=ends,
             trimmed=trimmed,
-            missing=await missing_records(log, began, ends),
+            missing=await deleted_records(log, began, ends),
             starts=await within(log, began),
             compacted=log.compacts and settings[Rating.TOPIC].cleanup_policy == "compact",
             processed=processed,

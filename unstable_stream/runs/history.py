@@ -100,11 +100,6 @@ class RunStatus:
         return self._ends.get(event_id(self.run_id, "run-finished", self.resumptions))
 
     @property
-    def ever_ended(self) -> bool:
-        """Whether the run has ended at least once; it may have been resumed since."""
-        return bool(self._ends)
-
-    @property
     def state(self) -> str:
         """``running``, ``lost`` (no end, and silent for ten minutes), ``completed``, ``stopped`` or
         ``failed``.

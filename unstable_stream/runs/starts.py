@@ -10,13 +10,23 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from typing import Final
 
+from unstable_stream.errors import ServiceError
 from unstable_stream.events import Event, RunStarted
 from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.history import read_history
 
-__all__ = ["known_starts", "present_ends", "recorded_starts", "run_events", "run_starts", "within"]
+__all__ = [
+    "check_whole",
+    "deleted_records",
+    "known_starts",
+    "present_ends",
+    "recorded_starts",
+    "run_events",
+    "run_starts",
+    "within",
+]
 
 _CLOCKS_DIFFER_MS: Final = 3_600_000
 
@@ -75,6 +85,42 @@ async def run_starts(log: EventLog, run_id: str, topics: Sequence[str]) -> Posit
     status = (await read_history(log)).runs.get(run_id)
     began = None if status is None else status.began
     return await within(log, recorded_starts(began, await log.log_id(), topics))
+
+
+async def deleted_records(log: EventLog, starts: Positions, topics: Iterable[str]) -> list[str]:
+    """Return a line for each partition of which records from ``starts`` on, or from 0, were deleted."""
+    return [
+        f"{at}: offsets {starts.get(at, 0)} to {begin - 1} are gone"
+        for topic in sorted(topics)
+        for at, begin in sorted((await log.beginning_offsets(topic)).items())
+        if begin > starts.get(at, 0)
+    ]
+
+
+async def check_whole(
+    log: EventLog, run_id: str, topics: Iterable[str], known: Positions | None = None
+) -> None:
+    """Look whether the log has all records of a run on these topics.
+
+    Args:
+        log: the event log.
+        run_id: the run.
+        topics: the topics that must be whole.
+        known: the offsets from which on; partitions that are not in it, from the start of the run.
+
+    Raises:
+        ServiceError: records were deleted. A service that went on would contradict what it did before.
+    """
+    names = list(topics)
+    run = (await read_history(log)).runs.get(run_id)
+    starts = {**await known_starts(log, None if run is None else run.began, names), **(known or {})}
+    gone = await deleted_records(log, starts, names)
+    if gone:
+        raise ServiceError(
+            f"run {run_id} cannot go on, since a part of its history is gone: {'; '.join(gone)}. Restore the "
+            "log, or go on in a new run: unstable-stream fork. Of a run that goes on nothing may expire, see "
+            "unstable-stream topics check"
+        )
 
 
 async def run_events(

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from unstable_stream.errors import EventLogError, LogUnavailableError, OffsetOutOfRangeError, RecordsLostError
+from unstable_stream.errors import EventLogError, LogUnavailableError, OffsetOutOfRangeError
 from unstable_stream.log.port import Consumer, EventLog, Positions, StoredRecord, TopicPartition
 from unstable_stream.log.reading import any_record, ends_of, high_watermarks_of
 from unstable_stream.log_lines import get_logger
@@ -82,8 +82,7 @@ async def run_consumer(
         on_ready: called when the consumer has joined its group and opened its first partitions.
 
     Raises:
-        OffsetOutOfRangeError: the log deleted records before they were read, or lost what was read, and the
-            sink needs them.
+        OffsetOutOfRangeError: the log deleted records before they were read, or lost what was read.
         LogUnavailableError: no record came for ``pace.patience_s`` on the way to the end.
     """
     loop = _Loop(log, topics, consumer, sink, stop, drain, pace or Pace())
@@ -143,7 +142,7 @@ class _Loop:
             if not ready and (self.consumer.assignment() or _now() - self._assigned_at >= JOIN_S):
                 ready = True
                 on_ready()
-            if records or self.sink.busy:
+            if records:
                 moved_at = _now()
             else:
                 await self.sink.settle(self._read_up_to())
@@ -161,7 +160,7 @@ class _Loop:
     async def _gather(self, wait_s: float) -> list[StoredRecord]:
         """Return at most a batch of records."""
         pace, batch = self.pace, list[StoredRecord]()
-        first = await self._poll(batch, 0.0 if self.sink.busy else wait_s)
+        first = await self._poll(batch, wait_s)
         if 0 < first < min(_POLL_RECORDS, pace.max_records) and pace.gather_s and not self.stop.is_set():
             await wait_for_stop(self.stop, pace.gather_s)
         linger_s = pace.linger_s
@@ -183,10 +182,10 @@ class _Loop:
         except OffsetOutOfRangeError as error:
             deleted, records = error, []
         opened = await self.sink.follow(self.consumer.assignment())
-        if deleted is not None and (not opened or isinstance(deleted, RecordsLostError)):
+        if deleted is not None and not opened:
             # A partition that was opened now was behind before the sink could say from where it goes on.
             self.sink.deleted(deleted)
-            opened = {**opened, **await self.sink.follow(self.consumer.assignment())}
+            opened = await self.sink.follow(self.consumer.assignment())
             if not opened:
                 await asyncio.sleep(_DRAIN_S)  # it waits for something: the error comes again at once
         if opened:
@@ -224,7 +223,7 @@ class _Loop:
         wait for others: a dead member keeps its partitions until the log notices.
         """
         assigned = self.consumer.assignment()
-        if self.sink.busy or self.sink.positions().keys() != assigned:
+        if self.sink.positions().keys() != assigned:
             return False
         read_up_to = self.consumer.positions()
         if any(read_up_to[at] < ends.get(at, 0) for at in assigned):

@@ -9,7 +9,7 @@ Faust brings membership, delivery and its command line. Our own code
   committed records.
 - We do not trust the positions at which Faust reads. Each record carries the offset from which Faust read up
   to it without a break. If that leaves a gap after the processed records, the record is dropped and Faust is
-  sent back. If the gap is of records that have expired, they are processed from the archive.
+  sent back. If the gap is of records that were deleted, the host stops.
 
 ``unstable-stream processors --runtime faust`` runs :func:`run_on_faust`. Faust's own command line works too:
 ``faust -A unstable_stream.streams.faust worker``, with ``UNSTABLE_STREAM_LOG`` (``kafka://HOST:PORT``)
@@ -31,7 +31,7 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from yarl import URL
 
-from unstable_stream.errors import ConfigError, OffsetOutOfRangeError, ServiceError
+from unstable_stream.errors import ConfigError, ServiceError
 from unstable_stream.extensions import confine
 from unstable_stream.log.kafka.cluster import Cluster
 from unstable_stream.log.kafka.location import SCHEME, KafkaLocation, parse_location
@@ -39,7 +39,7 @@ from unstable_stream.log.kafka.records import stored_record
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.streams.faust_reading import Reading, ends_without_record, expired_in, joined_on
+from unstable_stream.streams.faust_reading import Reading, check_gaps, ends_without_record, joined_on
 from unstable_stream.streams.fold_sink import FoldSink, ProcessorSpec
 from unstable_stream.streams.processors import PROCESSORS, fold_sinks
 from unstable_stream.streams.run_configs import RunDirectory
@@ -243,25 +243,14 @@ class _Served:
             if not batch:
                 # Faust read a record and delivers nothing: it has dropped the record.
                 astray = {at for at, offset in before.items() if reading.reached(at) > offset}
-            expired = await expired_in(sink.log, records, before)
-            await sink.process([one for one in records if _at(one) not in expired], {})
+            await check_gaps(sink.log, records, before)
+            await sink.process(records, {})
             if not batch and not astray and not self._app.rebalancing:
-                expired = await self._settle(sink)
-            if expired:
-                told = ", ".join(f"{at}@{offset}" for at, offset in expired.items())
-                sink.deleted(OffsetOutOfRangeError(f"records have expired from {told} on"))
+                for topic in self._inputs:
+                    await sink.settle(await ends_without_record(sink.log, topic, sink.positions()))
             back = {at: offset for at, offset in sink.positions().items() if at in opened or at in astray}
             if back:
                 await self._unless_stopping(reading.go_to(back))
-
-    async def _settle(self, sink: FoldSink) -> Positions:
-        """Commit positions past offsets without a record; return where the next records have expired."""
-        expired: dict[TopicPartition, int] = {}
-        for topic in self._inputs:
-            passed, gone = await ends_without_record(sink.log, topic, sink.positions())
-            await sink.settle(passed)
-            expired |= gone
-        return expired
 
     async def _unless_stopping(self, asked: Awaitable[None]) -> None:
         """Wait for the thread that reads. After a crash Faust ends it, and it never answers."""

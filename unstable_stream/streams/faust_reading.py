@@ -1,6 +1,6 @@
 """Tell whether what Faust has read joins on to what was processed.
 
-Faust may drop or reorder records around a rebalance. Its client passes over records that have expired without
+Faust may drop or reorder records around a rebalance. Its client passes over records that were deleted without
 a word, and nothing tells them from offsets that never had a record, such as the markers of transactions.
 """
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition
-from unstable_stream.log.reading import any_record
+from unstable_stream.log.reading import any_record, check_offsets
 
-__all__ = ["Reading", "ends_without_record", "expired_in", "joined_on"]
+__all__ = ["Reading", "check_gaps", "ends_without_record", "joined_on"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ def joined_on(
     return records, astray
 
 
-async def expired_in(log: EventLog, records: Iterable[StoredRecord], positions: Positions) -> Positions:
-    """Return the partitions where records before ``records`` may have expired, with the first such offset."""
+async def check_gaps(log: EventLog, records: Iterable[StoredRecord], positions: Positions) -> None:
+    """Raise :class:`OffsetOutOfRangeError` if records between ``positions`` and ``records`` were deleted."""
     reached = dict(positions)
     gaps: dict[TopicPartition, int] = {}
     for record in records:
@@ -57,24 +57,20 @@ async def expired_in(log: EventLog, records: Iterable[StoredRecord], positions: 
         if record.offset > reached[at]:
             gaps.setdefault(at, reached[at])
         reached[at] = record.offset + 1
-    return await _expired(log, gaps)
+    await check_offsets(log, gaps)
 
 
-async def ends_without_record(log: EventLog, topic: str, positions: Positions) -> tuple[Positions, Positions]:
+async def ends_without_record(log: EventLog, topic: str, positions: Positions) -> Positions:
     """Return, for partitions of a topic with nothing but offsets without a record behind ``positions``, their
-    ends; and the partitions of which records may have expired.
+    ends.
+
+    Raises:
+        OffsetOutOfRangeError: records were deleted there.
     """
     ends = await log.end_offsets(topic)
     behind = {at: offset for at, offset in positions.items() if at.topic == topic and offset < ends[at]}
     if not behind or await any_record(log, {**ends, **behind}, ends):
-        return {}, {}
-    # Only now: if the first of them is there still, none of them has expired before they were looked at.
-    expired = await _expired(log, behind)
-    return {at: ends[at] for at in behind if at not in expired}, expired
-
-
-async def _expired(log: EventLog, positions: Positions) -> Positions:
-    begins: dict[TopicPartition, int] = {}
-    for topic in {at.topic for at in positions}:
-        begins |= await log.beginning_offsets(topic)
-    return {at: offset for at, offset in positions.items() if begins[at] > offset}
+        return {}
+    # Only now: if the first of them is there still, none of them was deleted before they were looked at.
+    await check_offsets(log, behind)
+    return {at: ends[at] for at in behind}

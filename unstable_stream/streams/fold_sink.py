@@ -7,16 +7,15 @@ The hosts of one processor share its partitions, and a partition may move to ano
 host opens a partition in this order:
 
 a. it opens the partition's producer; from here on an earlier host can commit nothing;
-b. it reads the committed position, which nobody else can change now. If the log has lost the last record
-   before it, or has another there, the partition's position and snapshot are deleted: it begins again;
+b. it reads the committed position, which nobody else can change now. If the log ends before it, the host
+   stops: acknowledged records are lost;
 c. it reads the position of the partition's snapshot (:mod:`unstable_stream.streams.snapshots`);
 d. it folds the records from there up to the committed position again, and throws the results away. Without
-   a snapshot it begins at the beginning of the partition. What has expired in the log is read from the
-   archive. If it is not there either, a host of one run stops, and one of all runs sets those runs aside:
-   half a history is never folded as if it were whole;
-e. it processes the records from the committed position on: first from the archive, if the log has deleted
-   them before they were processed. If the archive lacks some of these, the host stops and names them. The
-   first host of all runs leaves out what has expired of runs that are over.
+   a snapshot it begins at the beginning of the partition. If the log has deleted some of these records, a
+   host of one run stops, and one of all runs sets the runs aside that lack them: half a history is never
+   folded as if it were whole;
+e. it processes the records from the committed position on. If the log has deleted some of these, the host
+   stops and names them. The first host of all runs begins with what the log has.
 
 The commit steps, for each batch of a partition:
 
@@ -41,24 +40,20 @@ partition from each other for ever.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Final
 
-from unstable_stream.archive_address import ArchiveAddress
-from unstable_stream.errors import FencedError, OffsetOutOfRangeError, RecordsLostError, ServiceError
-from unstable_stream.log.marks import lost_marks
-from unstable_stream.log.port import EventLog, Positions, Producer, StoredRecord, TopicPartition
-from unstable_stream.log.reading import ends_of, read_on
+from unstable_stream.errors import FencedError, OffsetOutOfRangeError, ServiceError
+from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition
+from unstable_stream.log.reading import check_offsets, read_on
 from unstable_stream.log.topic_drift import WHEN_OPENED, partitions_changed
 from unstable_stream.log_lines import get_logger
 from unstable_stream.streams.consumer import is_processed
 from unstable_stream.streams.hosted_folds import HostedFolds
-from unstable_stream.streams.missing import missing_records
 from unstable_stream.streams.partition_fold import PartitionFold
 from unstable_stream.streams.processor import Processor, ProcessorSpec, group_of
 from unstable_stream.streams.run_configs import RunDirectory
-from unstable_stream.streams.snapshots import SnapshotPace, load_mark, load_position, scope_of
+from unstable_stream.streams.snapshots import SnapshotPace, load_position, scope_of
 
 __all__ = ["FoldSink", "Processor", "ProcessorSpec", "group_of"]
 
@@ -77,8 +72,6 @@ _log = get_logger(__name__)
 class FoldSink:
     """The open partitions of one host of a processor."""
 
-    busy = False
-
     def __init__(
         self,
         log: EventLog,
@@ -86,7 +79,6 @@ class FoldSink:
         runs: RunDirectory,
         run_id: str | None,
         *,
-        archive: ArchiveAddress | None = None,
         settle_s: float = _SETTLE_S,
         pace: SnapshotPace = SnapshotPace(),  # noqa: B008  # frozen
     ) -> None:
@@ -97,7 +89,6 @@ class FoldSink:
             spec: the processor.
             runs: the runs of the log; each is folded with its first configuration.
             run_id: only events of this run are folded; ``None``: events of all runs.
-            archive: read what has expired in the log from here, if it exists.
             settle_s: seconds to wait before opening a partition again that another host took over.
             pace: how often the state of a partition is saved.
         """
@@ -106,15 +97,11 @@ class FoldSink:
         self.run_id = run_id
         self.group = group_of(spec.name, run_id)
         """The group whose committed positions count."""
-        self._folds = HostedFolds(log, spec, runs, run_id, archive)
+        self._folds = HostedFolds(log, spec, runs, run_id)
         self._settle_s = settle_s
         self._pace = pace
         self._open: dict[TopicPartition, PartitionFold] = {}
         self._fenced_at: dict[TopicPartition, float] = {}
-        self._overtaken = False
-        """The log has deleted records that were to be read next."""
-        self._lost: dict[TopicPartition, int] = {}
-        """The last record that was read of partitions whose end the log has lost since."""
 
     def producer_id(self, at: TopicPartition) -> str:
         """Return the id with which the hosts of a partition fence each other."""
@@ -128,18 +115,11 @@ class FoldSink:
         """Close lost partitions and open new ones; see the port.
 
         Raises:
-            ServiceError: part of the history was deleted, so the state of a partition cannot be restored, or
-                records of it cannot be processed.
+            ServiceError: part of the history was deleted, so the state of a partition cannot be restored.
+            OffsetOutOfRangeError: the log has lost records that were processed, or deleted such as were not.
             PartitionsChangedError: partitions were added to an input.
         """
-        self._lost = {at: offset for at, offset in self._lost.items() if at in assigned}
-        lost = self._open.keys() - assigned | self._lost.keys() & self._open.keys()
-        if self._overtaken:
-            self._overtaken = False
-            topics = {at.topic for at in assigned}
-            begins, ends = await self._beginnings(topics), await ends_of(self.log, topics)
-            still = self._open.keys() & assigned
-            lost |= {at for at in still if not begins[at] <= self._open[at].next_offset <= ends[at]}
+        lost = self._open.keys() - assigned
         for at in lost:
             await self._open.pop(at).close()
         if lost:
@@ -153,14 +133,9 @@ class FoldSink:
         }
         if not gained:
             return {}
-        opened, expired, new = await self._take_over(sorted(gained))
+        opened = await self._take_over(sorted(gained))
         self._open |= opened
-        for at, begin in expired.items():
-            try:
-                await self._open[at].process_expired(begin, of_unended=at in new)
-            except FencedError as error:
-                await self._hand_over(at, error)
-        return {at: one.next_offset for at, one in opened.items() if at in self._open}
+        return {at: one.next_offset for at, one in opened.items()}
 
     async def process(self, records: Sequence[StoredRecord], read_up_to: Positions) -> Positions:
         """Process the partitions in parallel, each in a transaction of its own.
@@ -195,15 +170,8 @@ class FoldSink:
                 await self._hand_over(at, error)
 
     def deleted(self, error: OffsetOutOfRangeError) -> None:
-        """Open the partitions behind the log's beginning again: the archive has their next records.
-
-        Those whose end was lost begin again.
-        """
-        if isinstance(error, RecordsLostError):
-            self._lost |= {TopicPartition(*at): offset for at, offset in error.lost.items()}
-            return
-        self._overtaken = True
-        _log.info("next records have expired in the log", group=self.group, reason=str(error))
+        """Raise it: no fold goes on over a gap."""
+        raise error
 
     async def may_leave(self, elsewhere: Positions) -> bool:
         """Return true when other hosts have processed the rest."""
@@ -219,15 +187,8 @@ class FoldSink:
 
     # -- opening and handing over ---------------------------------------------------------------
 
-    async def _take_over(
-        self, partitions: Sequence[TopicPartition]
-    ) -> tuple[dict[TopicPartition, PartitionFold], Positions, Set[TopicPartition]]:
-        """Open partitions: fence their earlier hosts and restore the committed state (a to d).
-
-        Also returns the partitions of which records have expired that are still to be processed, with the
-        log's first offset of each; and those where this is the first host of all runs: of what has expired
-        it processes the records of runs that go on.
-        """
+    async def _take_over(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionFold]:
+        """Open partitions: fence their earlier hosts and restore the committed state (a to d)."""
         log = self.log
         opened = await asyncio.gather(
             *(log.producer(self.producer_id(at)) for at in partitions), return_exceptions=True
@@ -245,103 +206,34 @@ class FoldSink:
                 if at not in beginnings:  # the group knows it before this process does
                     before = sum(other.topic == at.topic for other in beginnings)
                     raise partitions_changed(at.topic, before, max(before, at.partition) + 1, WHEN_OPENED)
-            begun: Positions = {}
+            # The first host of all runs begins with what there is.
+            begun: Positions = beginnings
             if self.run_id is not None:
                 begun = await self._folds.starts(self.run_id, topics)
             stored = await log.committed_positions(self.group)
             committed = {at: position for at in partitions if (position := stored.get(at))}
-            known = {at: self._lost.pop(at) for at in partitions if at in self._lost}
-            for at in await self._diverged(committed, known):
-                committed.pop(at, None)
-                try:
-                    await self._begin_again(at, producers[at], max(beginnings[at], begun.get(at, 0)))
-                except FencedError:  # another host found it too, and begins again
-                    await producers.pop(at).close()
-                    self._fenced_at[at] = _now()
-            partitions = list(producers)
-            forgotten = {
-                at: beginnings[at]
-                for at in partitions
-                if at not in committed and beginnings[at] > begun.get(at, 0)
-            }
-            if forgotten:
-                committed |= await self._saved_positions(forgotten)
-            behind = {
-                at: beginnings[at]
-                for at in partitions
-                if beginnings[at] > committed.get(at, begun.get(at, 0))
-            }
-            kept = {**beginnings, **await self._check_archived(behind, {**begun, **committed})}
-            snapshots = await self._snapshots(committed, kept)
-            # A host of one run stops if records of its run are lost. One of all runs goes on with the others.
-            lost_below: Positions = {}
-            if self.run_id is None:
-                lost_below = {at: min(begin, committed.get(at, begin)) for at, begin in beginnings.items()}
-            new = {at for at in behind if at not in committed} if self.run_id is None else set()
-            firsts: Positions = dict.fromkeys(behind, 0)
-            if self.run_id is None:
-                firsts = {**beginnings, **await self._firsts_of_unended(new, beginnings, kept)}
+            next_offsets = {at: committed.get(at, begun.get(at, 0)) for at in partitions}
+            await check_offsets(log, next_offsets)
+            snapshots = await self._snapshots(committed, beginnings)
             folds = {
                 at: PartitionFold(
                     self._folds,
                     at,
                     producer,
-                    committed.get(at) or max(firsts.get(at, beginnings[at]), begun.get(at, 0)),
+                    next_offsets[at],
                     snapshots.get(at),
                     self._pace,
-                    lost_below.get(at, 0) if at not in snapshots else 0,
                 )
                 for at, producer in producers.items()
             }
             folded = await self._restore(
-                {at: one for at, one in folds.items() if at in committed},
-                {**lost_below, **begun, **snapshots},
+                {at: one for at, one in folds.items() if at in committed}, {**begun, **snapshots}
             )
         except BaseException:
             await asyncio.gather(*(producer.close() for producer in producers.values()))
             raise
         _log.info("partitions opened", group=self.group, partitions=[*map(str, partitions)], restored=folded)
-        return folds, behind, new
-
-    async def _firsts_of_unended(
-        self, new: Set[TopicPartition], beginnings: Positions, kept: Positions
-    ) -> Positions:
-        """Return where the first host of all runs begins: not to publish years of runs that are over."""
-        starts = await self._folds.first_unended({at.topic for at in new}) if new else None
-        if starts is None:
-            return {}
-        return {at: min(beginnings[at], max(kept[at], starts.get(at, 0))) for at in new}
-
-    async def _diverged(self, committed: Positions, known: Positions) -> list[TopicPartition]:
-        """Return the partitions of which the log has lost what was processed; ``known``: the last records of
-        some of them.
-        """
-        found = await asyncio.gather(*(load_mark(self.log, scope_of(self.group, at)) for at in committed))
-        marks = {at: mark for at, mark in zip(committed, found, strict=True) if mark is not None}
-        lost = await lost_marks(self.log, marks)
-        ends = await ends_of(self.log, {at.topic for at in committed})
-        # Without a mark, a position beyond the end tells it.
-        lost = (
-            {at: position - 1 for at, position in committed.items() if position > ends[at]}
-            | lost
-            | dict(known)
-        )
-        for at, offset in sorted(lost.items()):
-            _log.error(
-                "the log lost records that were processed: all of the partition is processed again, and what "
-                "had followed from the lost ones stays; verify names it",
-                group=self.group,
-                lost=f"{at}@{offset}",
-            )
-        return sorted(lost)
-
-    async def _begin_again(self, at: TopicPartition, producer: Producer, first: int) -> None:
-        """Forget the position and the snapshot of a partition: they are of records that the log lost."""
-        scope = scope_of(self.group, at)
-        names = (await self.log.saved_names()).get(scope, ())
-        async with producer.transaction() as transaction:
-            await transaction.save(scope, dict.fromkeys(names, b""))
-            await transaction.commit_positions(self.group, {at: first})
+        return folds
 
     async def _beginnings(self, topics: Collection[str]) -> dict[TopicPartition, int]:
         found: dict[TopicPartition, int] = {}
@@ -349,88 +241,21 @@ class FoldSink:
             found |= await self.log.beginning_offsets(topic)
         return found
 
-    async def _saved_positions(self, beginnings: Positions) -> dict[TopicPartition, int]:
-        """Return the positions of the snapshots of partitions without a committed position, if they can be
-        used.
-
-        The group's positions were lost, as Kafka forgets them after ``offsets.retention.minutes``. What was
-        published behind the snapshot is published again, and recognised by its ids.
-        """
-        found: dict[TopicPartition, int] = {}
-        for at, begin in beginnings.items():
-            saved = await load_position(self.log, scope_of(self.group, at))
-            if saved is not None and begin <= saved <= (await self.log.end_offsets(at.topic))[at]:
-                found[at] = saved
-        if found:
-            _log.warning(
-                "the positions of the group are gone: it goes on from its snapshots",
-                group=self.group,
-                positions={str(at): position for at, position in found.items()},
-            )
-        return found
-
-    async def _check_archived(self, behind: Positions, wanted: Positions) -> Positions:
-        """Look at partitions whose next records the log has deleted before they were processed.
-
-        Args:
-            behind: the partitions, with the log's first offsets.
-            wanted: the committed positions; where nothing was processed, the start of this host's run.
-
-        Returns:
-            The first offsets that the archive or the log has of these partitions.
-
-        Raises:
-            ServiceError: the archive lacks some of these records too. A host of all runs goes on in
-                partitions of which it has processed nothing.
-        """
-        if not behind:
-            return {}
-        topics = {at.topic for at in behind}
-        of_interest = {**await ends_of(self.log, topics), **{at: wanted.get(at, 0) for at in behind}}
-        async with self._folds.history() as history:
-            missing = await missing_records(history, of_interest, topics)
-            begins = {at: o for topic in topics for at, o in (await history.beginning_offsets(topic)).items()}
-        if any(begins[at] > wanted.get(at, 0) and (self.run_id or at in wanted) for at in behind):
-            whose = "" if self.run_id is None else f" of run {self.run_id}"
-            raise ServiceError(
-                f"{self.group}: records{whose} were deleted before they were processed: "
-                f"{'; '.join(missing)}. Half a history is not folded: restore the log or the archive, or "
-                "start a new run"
-            )
-        new = {at: begin for at, begin in behind.items() if at not in wanted and self.run_id is None}
-        if new and missing:
-            _log.warning(
-                "the first records are neither in the log nor in the archive: nothing is published of them, "
-                "and runs that began before are set aside",
-                group=self.group,
-                partitions={str(at): f"begins at {begin}" for at, begin in new.items()},
-                missing=missing,
-            )
-        return {at: begins[at] for at in behind}
-
     async def _snapshots(self, committed: Positions, beginnings: Positions) -> dict[TopicPartition, int]:
-        """Return the positions of the snapshots of partitions that can be used.
-
-        What came after a snapshot and has expired in the log is folded again from the archive.
-        """
-        found = await asyncio.gather(*(load_position(self.log, scope_of(self.group, at)) for at in committed))
-        snapshots = {at: one for at, one in zip(committed, found, strict=True) if one is not None}
-        behind = {at.topic for at, snapshot in snapshots.items() if snapshot < beginnings[at]}
-        if behind:
-            async with self._folds.history() as history:
-                for topic in behind:
-                    beginnings = {**beginnings, **await history.beginning_offsets(topic)}
+        """Return the positions of the snapshots of partitions that can be used."""
         usable: dict[TopicPartition, int] = {}
-        for at, snapshot in snapshots.items():
-            first, last = beginnings[at], committed[at]
-            if first <= snapshot <= last:
+        for at, last in committed.items():
+            snapshot = await load_position(self.log, scope_of(self.group, at))
+            if snapshot is None:
+                continue
+            if beginnings[at] <= snapshot <= last:
                 usable[at] = snapshot
             else:
                 _log.warning(
                     "snapshot not used",
                     group=self.group,
                     partition=str(at),
-                    reason=f"it is of offset {snapshot}; usable is one of {first} to {last}",
+                    reason=f"it is of offset {snapshot}; usable is one of {beginnings[at]} to {last}",
                 )
         return usable
 
@@ -440,30 +265,22 @@ class FoldSink:
         if not folds:
             return 0
         topics = sorted({at.topic for at in folds})
-        async with contextlib.AsyncExitStack() as stack:
-            log = self.log
-            for topic in topics:
-                kept = await log.beginning_offsets(topic)
-                if any(kept[at] > begin.get(at, 0) for at in folds if at.topic == topic):
-                    log = await stack.enter_async_context(self._folds.history())
-                    break
-            starts = await self._restore_from(log, topics, folds, begin)
-            folded = 0
-            reader = await log.consumer(topics)
-            try:
-                await reader.seek(starts)
-                targets = {at: one.next_offset for at, one in folds.items()}
-                async for records in read_on(reader, targets, max_records=1000):
-                    batches = _by_partition(records)
-                    for at in batches.keys() & folds.keys():
-                        folded += await folds[at].fold_again(batches[at])
-            finally:
-                await reader.close()
+        starts = await self._restore_from(topics, folds, begin)
+        folded = 0
+        reader = await self.log.consumer(topics)
+        try:
+            await reader.seek(starts)
+            targets = {at: one.next_offset for at, one in folds.items()}
+            async for records in read_on(reader, targets, max_records=1000):
+                batches = _by_partition(records)
+                for at in batches.keys() & folds.keys():
+                    folded += await folds[at].fold_again(batches[at])
+        finally:
+            await reader.close()
         return folded
 
     async def _restore_from(
         self,
-        log: EventLog,
         topics: Collection[str],
         folds: Mapping[TopicPartition, PartitionFold],
         begin: Positions,
@@ -473,8 +290,8 @@ class FoldSink:
         """
         starts: dict[TopicPartition, int] = {}
         for topic in topics:
-            beginnings = await log.beginning_offsets(topic)
-            for at, end in (await log.end_offsets(topic)).items():
+            beginnings = await self.log.beginning_offsets(topic)
+            for at, end in (await self.log.end_offsets(topic)).items():
                 target = folds[at].next_offset if at in folds else 0
                 if target == 0:
                     starts[at] = end
@@ -482,7 +299,7 @@ class FoldSink:
                     raise ServiceError(
                         f"{self.group}: {at} holds offsets {beginnings[at]} to {end}, but the state "
                         f"up to {target} is a fold from {begin.get(at, 0)}, and no snapshot reaches it. "
-                        "Records were deleted and are not in the archive: restore the log, or start a new run"
+                        "Records were deleted: restore the log, or start a new run"
                     )
                 else:
                     starts[at] = begin.get(at, 0)

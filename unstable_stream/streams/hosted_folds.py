@@ -1,14 +1,11 @@
 """The folds of one host: which records are folded, by which processor, and which runs are set aside."""
 
-import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
-from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import (
-    ArchiveError,
     ConfigError,
     EventError,
     PartitionsChangedError,
@@ -21,7 +18,6 @@ from unstable_stream.log.records import event_from_record, source_header
 from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.code import named_code
 from unstable_stream.runs.config import RunConfig
-from unstable_stream.runs.starts import recorded_starts
 from unstable_stream.streams.dead_letters import DeadLetters
 from unstable_stream.streams.processor import Processor, ProcessorSpec, group_of
 from unstable_stream.streams.run_configs import RunDirectory
@@ -55,11 +51,9 @@ class HostedFolds:
         spec: ProcessorSpec,
         runs: RunDirectory,
         run_id: str | None,
-        archive: ArchiveAddress | None = None,
     ) -> None:
         """Store the arguments; see :class:`~unstable_stream.streams.fold_sink.FoldSink`."""
         self.log = log
-        self._archive = archive
         self.spec = spec
         self.run_id = run_id
         self.group = group_of(spec.name, run_id)
@@ -68,27 +62,6 @@ class HostedFolds:
         self._source = None if run_id is None else source_header(run_id)
         self._refused: dict[str, str] = {}
         """By run, the reason why no fold of it can be made here."""
-
-    @contextlib.asynccontextmanager
-    async def history(self) -> AsyncIterator[EventLog]:
-        """Yield the log with the archive before its beginning, if there is one, to restore state from.
-
-        Raises:
-            ServiceError: records have expired, and the archive cannot be read.
-        """
-        if self._archive is None:
-            yield self.log
-            return
-        from unstable_stream.streams.tiered_log import with_archive  # loads DuckDB
-
-        try:
-            async with with_archive(self.log, self._archive) as log:
-                yield log
-        except ArchiveError as error:
-            raise ServiceError(
-                f"{self.group}: records have expired in the log, and the archive {self._archive} cannot be "
-                f"read: {error}"
-            ) from error
 
     async def decode(
         self, records: Sequence[StoredRecord]
@@ -138,23 +111,6 @@ class HostedFolds:
     async def starts(self, run_id: str, topics: Collection[str]) -> Positions:
         """Return the offsets at which a run began, where they are recorded; elsewhere it has any record."""
         return await self._runs.starts(run_id, topics)
-
-    async def has_ended(self, run_id: str) -> bool:
-        """Return whether a run ever ended, also if it was resumed: its states may have been forgotten."""
-        return await self._runs.has_ended(run_id)
-
-    async def first_unended(self, topics: Collection[str]) -> Positions | None:
-        """Return offsets below which there is no record of a run that goes on; ``None``: no run does."""
-        runs, log_id = await self._runs.unended(), await self.log.log_id()
-        starts = [recorded_starts(run.began, log_id, topics) for run in runs]
-        if not starts:
-            return None
-        return {at: min(each.get(at, 0) for each in starts) for at in {at for each in starts for at in each}}
-
-    async def of_unended(self, records: Sequence[StoredRecord]) -> list[StoredRecord]:
-        """Leave out the records of runs that are over."""
-        sources = {source_header(run.run_id) for run in await self._runs.unended()}
-        return [record for record in records if record.headers.get("ce_source") in sources]
 
     def is_set_aside(self, run_id: str) -> bool:
         """Return whether no fold of a run can be made here; :meth:`fresh` has warned of it."""

@@ -8,7 +8,7 @@ not all runs ever.
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from unstable_stream.errors import EventError, EventLogError, FencedError, ServiceError
 from unstable_stream.events import Event
@@ -19,23 +19,17 @@ from unstable_stream.log_lines import get_logger
 from unstable_stream.streams.hosted_folds import HostedFolds
 from unstable_stream.streams.processor import HasRest, KeepsState, Processor
 from unstable_stream.streams.snapshots import (
-    MARK,
     POSITION,
     SavedRun,
     SnapshotPace,
-    pack_mark,
     pack_position,
     pack_run,
-    pack_set_aside,
     run_name,
     scope_of,
     unpack_run,
 )
 
 __all__ = ["PartitionFold"]
-
-_MARK_EVERY: Final = 200
-"""Records between two marks. One for each batch would make a log of its own out of a stream that drips."""
 
 _log = get_logger(__name__)
 
@@ -47,14 +41,12 @@ class _RunFold:
     processor: Processor | None
     """``None``: the run is set aside."""
     digest: str
-    first: int | None
-    """Offset of the run's first record here; ``None``: there was none yet."""
+    first: int
+    """No record of the run lies below this offset: folding it again begins here."""
     reason: str = ""
     """The reason why the run is set aside."""
     failed: bool = False
     """Its own code failed, so it stays set aside until the partition is opened again."""
-    mendable: bool = False
-    """It is set aside for its code, which a person may mend: what was saved of it stays."""
     changed: bool = False
     """It had records since the last snapshot."""
     savable: bool = True
@@ -72,7 +64,6 @@ class PartitionFold:
         next_offset: int,
         snapshot: int | None,
         pace: SnapshotPace,
-        kept_from: int = 0,
     ) -> None:
         """Begin at a snapshot, or without one.
 
@@ -83,7 +74,6 @@ class PartitionFold:
             next_offset: the committed position.
             snapshot: the position of the snapshot to begin with; ``None``: begin with nothing.
             pace: how often snapshots are saved.
-            kept_from: the state begins with the record at this offset, because earlier ones were deleted.
         """
         self.next_offset = next_offset
         self._host = host
@@ -93,12 +83,9 @@ class PartitionFold:
         self._scope = scope_of(host.group, at)
         self._folds: dict[str, _RunFold] = {}
         self._saved_at = snapshot
-        self._kept_from = kept_from
         self._events = self._bytes = self._passed = self._last_size = 0
         self._behind_since_s = 0.0
         """When the first of ``_passed`` records came that are behind the snapshot."""
-        self._last: StoredRecord | None = None
-        self._unmarked = _MARK_EVERY  # the first batch is marked
         self._whole = True
         """False while a batch is under way: the folds may then be ahead of what is committed."""
 
@@ -133,9 +120,7 @@ class PartitionFold:
                 dead_letters += self._host.letters.about(record, reason, warn=not self._is_told(event))
             self._count(record, event)
             self.next_offset = record.offset + 1
-        states = await self._snapshot() if self._is_due() else {}
-        self._unmarked += len(records)
-        marked = self._unmarked > _MARK_EVERY
+        states = self._snapshot() if self._is_due() else {}
         if states:
             outputs += self._rest_of_unchanged()
         async with self._producer.transaction() as transaction:
@@ -145,11 +130,8 @@ class PartitionFold:
                 await transaction.append(dead_letters)
             # Commit for the group without naming a member: the producer's id decides who may commit.
             await transaction.commit_positions(self._host.group, {self._at: self.next_offset})
-            if states or marked:
-                await transaction.save(self._scope, {**states, MARK: pack_mark(records[-1])})
-        self._last = records[-1]
-        if states or marked:
-            self._unmarked = 0
+            if states:
+                await transaction.save(self._scope, states)
         if states:
             self._saved(states)
         self._whole = True
@@ -173,15 +155,6 @@ class PartitionFold:
             folded += 1
         return folded
 
-    async def process_expired(self, up_to: int, *, of_unended: bool = False) -> None:
-        """Process the records below ``up_to``, the log's first offset, from the archive.
-
-        ``of_unended``: only those of runs that go on.
-        """
-        async for records in self._read(self.next_offset, up_to):
-            await self.process(await self._host.of_unended(records) if of_unended else records)
-        self.next_offset = max(self.next_offset, up_to)
-
     async def settle(self, up_to: int) -> None:
         """Save a snapshot if records have waited long for one, then commit the position ``up_to``.
 
@@ -192,10 +165,8 @@ class PartitionFold:
         """
         if self._is_due():
             self._whole = False
-            states = await self._snapshot()
+            states = self._snapshot()
             rest = self._rest_of_unchanged()
-            if self._last is not None:
-                states[MARK] = pack_mark(self._last)
             async with self._producer.transaction() as transaction:
                 if rest:
                     await transaction.append(rest)
@@ -206,8 +177,7 @@ class PartitionFold:
             await self._pass_over(up_to)
 
     async def _pass_over(self, up_to: int) -> None:
-        # If no record came since the snapshot, it is one of this position too. Without one there was none.
-        still = not self._passed and (self._saved_at is not None or not self._kept_from)
+        still = not self._passed  # if no record came since the snapshot, it is one of this position too
         self._whole = False
         async with self._producer.transaction() as transaction:
             await transaction.commit_positions(self._host.group, {self._at: up_to})
@@ -222,13 +192,11 @@ class PartitionFold:
         """If records came since the last snapshot, publish what waits for later events and save another."""
         try:
             if self._whole and self._passed:
-                states = await self._snapshot()
+                states = self._snapshot()
                 rest = self._rest(self._folds.values())
                 async with self._producer.transaction() as transaction:
                     if rest:
                         await transaction.append(rest)
-                    if self._last is not None:
-                        states = {**states, MARK: pack_mark(self._last)}
                     await transaction.save(self._scope, states)
         except FencedError:
             pass  # the next holder has opened the partition; it saves the next snapshot
@@ -239,8 +207,6 @@ class PartitionFold:
 
     def _fold(self, event: Event, record: StoredRecord) -> Sequence[Event]:
         fold = self._folds[event.run_id]
-        if fold.first is None:
-            fold.first = record.offset
         fold.changed = True
         if fold.processor is None:
             raise EventError(f"{record}: {fold.reason}")
@@ -256,7 +222,7 @@ class PartitionFold:
                     f"failed with {type(error).__name__}: {error}. Nothing of its batch was committed; "
                     "correct the cause and start again"
                 ) from error
-            fold.processor, fold.reason, fold.failed, fold.mendable = None, reason, True, True
+            fold.processor, fold.reason, fold.failed = None, reason, True
             raise EventError(f"{record}: {reason}") from error
 
     def _rest(self, folds: Iterable[_RunFold]) -> list[Record]:
@@ -296,76 +262,52 @@ class PartitionFold:
             fold = self._folds[run_id]
             if fold.processor is None and not fold.failed and not self._host.is_set_aside(run_id):
                 # The event that starts a run may come after its first records.
-                self._folds[run_id] = await self._made(run_id, fold.first, None, up_to)
+                self._folds[run_id] = await self._loaded(run_id, None, up_to)
 
     async def _loaded(self, run_id: str, saved: bytes | None, up_to: int) -> _RunFold:
-        if saved is None:
-            # The fold must not begin with the next record as if it were the first, if records of this run
-            # were deleted, or its state was forgotten because it had ended.
-            first = await self._start_of(run_id)
-            lost = first < self._kept_from
-            forgotten = self._saved_at is not None and await self._host.has_ended(run_id)
-            return await self._made(run_id, first if lost or forgotten else None, None, up_to)
-        state = unpack_run(saved)
+        state = None if saved is None else unpack_run(saved)
         if state is None:
-            self._not_used(run_id, "it is damaged or of another format")
+            # A new run, or one whose state was forgotten because it was over.
+            if saved is not None:
+                self._not_used(run_id, "it is damaged or of another format")
             return await self._made(run_id, await self._start_of(run_id), None, up_to)
-        if self._saved_at is None or state.position > self._saved_at:
-            # Saved before the group lost its positions, or newer than the position that could be read: what
-            # comes before this batch is folded again.
-            return await self._made(run_id, state.first, None, up_to)
-        return await self._made(run_id, state.first, state, up_to)
+        # It may be saved before the group lost its positions, or newer than the position that could be read:
+        # what comes before this batch is folded again.
+        usable = self._saved_at is not None and state.position <= self._saved_at
+        return await self._made(run_id, state.first, state if usable else None, up_to)
 
     async def _start_of(self, run_id: str) -> int:
         return (await self._host.starts(run_id, [self._at.topic])).get(self._at, 0)
 
-    async def _made(self, run_id: str, first: int | None, state: SavedRun | None, up_to: int) -> _RunFold:
-        """Return the fold of a run whose first record is at ``first``; ``None``: there is none yet."""
+    async def _made(self, run_id: str, first: int, state: SavedRun | None, up_to: int) -> _RunFold:
         try:
             processor, digest = self._host.fresh(run_id)
         except EventError as error:
-            return _RunFold(None, "", first, str(error), mendable=True)
+            return _RunFold(None, "", first, str(error))
         try:
             fold = _RunFold(processor, digest, first)
-            if first is None:
-                return fold
-            begin = first
-            if state is not None and state.state is not None:
-                if state.digest != digest and not (state.set_aside and await self._is_gone(first, up_to)):
+            if state is not None and state.state is not None and not state.set_aside:
+                if state.digest != digest:
                     self._not_used(run_id, "its settings, its code or the version of the fold are others now")
                 elif self._takes(processor, state.state, run_id):
-                    if not state.set_aside:
-                        return fold
-                    begin = state.position
+                    return fold
                 else:
                     fold.processor, _ = self._host.fresh(run_id)
-            await self._check_kept(run_id, begin, up_to)
+            await self._check_kept(run_id, first, up_to)
         except EventError as error:
             return _RunFold(None, "", first, str(error))
-        await self._fold_from(begin, up_to, run_id, fold)
+        await self._fold_from(first, up_to, run_id, fold)
         return fold
 
-    async def _is_gone(self, first: int, up_to: int) -> bool:
-        """Return whether retention has deleted records from ``first`` on, and the archive lacks them."""
-        return first < min(await self._first_kept(first), up_to)
-
-    async def _first_kept(self, wanted: int) -> int:
-        """Return where the partition begins in the log; if that is behind ``wanted``, in the archive."""
-        begin = (await self._host.log.beginning_offsets(self._at.topic))[self._at]
-        if wanted >= begin:
-            return begin
-        async with self._host.history() as history:
-            return (await history.beginning_offsets(self._at.topic))[self._at]
-
     async def _check_kept(self, run_id: str, first: int, up_to: int) -> None:
-        """Raise an error if retention has deleted records that must be folded again."""
-        if await self._is_gone(first, up_to):
-            begin = await self._first_kept(first)
+        """Raise an error if records were deleted that must be folded again."""
+        begin = (await self._host.log.beginning_offsets(self._at.topic))[self._at]
+        if first < min(begin, up_to):
             raise self._host.gone(
                 run_id,
                 f"{self._at} begins at offset {begin}, but the state of run {run_id!r} is a fold from "
-                f"{first}, and no snapshot holds it. Records were deleted and are not in the archive: "
-                "restore the log, or start a new run",
+                f"{first}, and no snapshot holds it. Records were deleted: restore the log, or start a new "
+                "run",
             )
 
     def _takes(self, processor: Processor, state: Any, run_id: str) -> bool:
@@ -402,14 +344,13 @@ class PartitionFold:
         at = self._at
         if up_to <= first:
             return
-        async with self._host.history() as log:
-            consumer = await log.consumer([at.topic], start="end")
-            try:
-                await consumer.seek({at: first})
-                async for records in read_on(consumer, {at: up_to}):
-                    yield [record for record in records if record.partition == at.partition]
-            finally:
-                await consumer.close()
+        consumer = await self._host.log.consumer([at.topic], start="end")
+        try:
+            await consumer.seek({at: first})
+            async for records in read_on(consumer, {at: up_to}):
+                yield [record for record in records if record.partition == at.partition]
+        finally:
+            await consumer.close()
 
     # -- saving ---------------------------------------------------------------------------------
 
@@ -429,17 +370,12 @@ class PartitionFold:
             return True
         return self._events >= pace.events and self._bytes >= pace.times_its_size * self._last_size
 
-    async def _snapshot(self) -> dict[str, bytes]:
-        """Return the states to save: of all runs that have changed. What was saved of a run before its code
-        failed stays, to go on from when the code is mended.
-        """
+    def _snapshot(self) -> dict[str, bytes]:
+        """Return the states to save: of all runs that have changed."""
         states = {POSITION: pack_position(self.next_offset)}
-        kept = [run_name(run_id) for run_id, fold in self._folds.items() if fold.changed and fold.mendable]
-        last_good = await self._host.log.saved(self._scope, kept) if kept else {}
         for run_id, fold in self._folds.items():
-            if fold.changed and fold.first is not None:
-                name = run_name(run_id)
-                states[name] = pack_set_aside(last_good.get(name)) or self._packed(run_id, fold, fold.first)
+            if fold.changed:
+                states[run_name(run_id)] = self._packed(run_id, fold, fold.first)
         return states
 
     def _packed(self, run_id: str, fold: _RunFold, first: int) -> bytes:

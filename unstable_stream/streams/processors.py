@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
-from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.extensions import Spec
 from unstable_stream.log.port import EventLog
 from unstable_stream.model_pool import RatingProcessor
@@ -105,16 +104,13 @@ METRICS: Final = ProcessorSpec(
 PROCESSORS: Final = (REWARDS, RATINGS, METRICS)
 
 
-async def fold_sinks(
-    log: EventLog, runs: RunDirectory, run_id: str | None, archive: ArchiveAddress | None = None
-) -> list[FoldSink]:
+async def fold_sinks(log: EventLog, runs: RunDirectory, run_id: str | None) -> list[FoldSink]:
     """Return a sink for each processor, for one run or for all.
 
     Args:
         log: the event log.
         runs: the runs of the log.
         run_id: full id of the run; ``None``: all runs, each with its first configuration.
-        archive: read what has expired in the log from here, if it exists.
 
     Raises:
         EventError: no such run.
@@ -124,7 +120,7 @@ async def fold_sinks(
         await runs.learn([run_id])
         for spec in PROCESSORS:
             spec.make(run_id, runs.config(run_id))  # finds mistakes before anything is read
-    return [FoldSink(log, spec, runs, run_id, archive=archive) for spec in PROCESSORS]
+    return [FoldSink(log, spec, runs, run_id) for spec in PROCESSORS]
 
 
 async def host_processors(
@@ -147,8 +143,8 @@ async def host_processors(
 
     Raises:
         FencedError: a process outside the group takes its partitions over.
-        ServiceError: a fold failed, its state cannot be restored, or records that were deleted before they
-            were processed are not in the archive; nothing of the batch is committed.
+        ServiceError: a fold failed, its state cannot be restored, or records were deleted before they were
+            processed; nothing of the batch is committed.
     """
     pace = Pace(max_records, linger_s=0.02)
     waiting = len(sinks)
@@ -182,7 +178,6 @@ async def run_processors(
     *,
     runtime: Literal["generic", "faust"] = "generic",
     location: str = "local",
-    archive: ArchiveAddress | None = None,
     drain: bool = True,
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
@@ -194,7 +189,6 @@ async def run_processors(
         stop: ends them.
         runtime: the host of the processors.
         location: the location of ``log``, for a runtime that opens its own connections.
-        archive: see :func:`fold_sinks`.
         drain: after ``stop``, first process all records.
         on_ready: called when the processors have joined their groups and restored their state.
 
@@ -205,7 +199,7 @@ async def run_processors(
         FencedError: another process takes the partitions over.
     """
     async with RunDirectory(log) as runs:
-        sinks = await fold_sinks(log, runs, run_id, archive)
+        sinks = await fold_sinks(log, runs, run_id)
         if runtime == "faust":
             from unstable_stream.streams.faust import run_on_faust  # loads Faust
 

@@ -14,7 +14,7 @@ from unstable_stream.log.reading import read_on, readable_events, settled_ends
 from unstable_stream.log.topic_drift import partitions_changed
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
-from unstable_stream.runs.history import RunHistory, RunStatus
+from unstable_stream.runs.history import RunHistory
 from unstable_stream.runs.starts import known_starts
 
 __all__ = ["RunDirectory"]
@@ -52,13 +52,6 @@ class RunDirectory:
             for event in readable_events(records):
                 self._history.apply(event)
 
-    async def has_ended(self, run_id: str) -> bool:
-        """Return whether a run has ever ended, also if it was resumed, by what topic ``runs`` holds now."""
-        async with self._reading:
-            await self._read()
-        run = self._history.runs.get(run_id)
-        return run is not None and run.ever_ended
-
     def config(self, run_id: str) -> RunConfig:
         """Return the first configuration of a run.
 
@@ -94,12 +87,6 @@ class RunDirectory:
         run = self._history.runs.get(run_id)
         began = None if run is None else run.began
         return await known_starts(self._event_log, began, topics)
-
-    async def unended(self) -> list[RunStatus]:
-        """Return the runs that have begun and not ended, by what topic ``runs`` holds now."""
-        async with self._reading:
-            await self._read()
-        return [run for run in self._history.runs.values() if run.began is not None and run.ended is None]
 
     async def close(self) -> None:
         """Close the consumer of topic ``runs``."""

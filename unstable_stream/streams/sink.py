@@ -22,12 +22,6 @@ class Sink(Protocol):
     it.
     """
 
-    @property
-    def busy(self) -> bool:
-        """True while the sink has other records to process, e.g. from the archive. Then polling does not
-        wait.
-        """
-
     def positions(self) -> Positions:
         """Return the next offset to process, for every open partition."""
 
@@ -53,10 +47,7 @@ class Sink(Protocol):
         """Finish the open work: the sink has all records that were read, and there are no more for now."""
 
     def deleted(self, error: OffsetOutOfRangeError) -> None:
-        """Records were deleted before they were read, or lost after: close partitions to go on, or raise.
-
-        A :class:`~unstable_stream.errors.RecordsLostError` names the partitions that lost what was read.
-        """
+        """Records were deleted before they were read, or lost after: close partitions to go on, or raise."""
 
     async def may_leave(self, elsewhere: Positions) -> bool:
         """Return whether a member that has reached the ends of its own partitions may end.

@@ -6,9 +6,6 @@ partition's scope:
 - ``position``: the offset up to which the snapshot goes;
 - ``run/RUN``, for each run that has records below it: the state of the run's fold there.
 
-Beside them is ``mark``, the content of the last processed record, saved with every committed position. A log
-that has lost its end is recognised by it.
-
 A snapshot rewrites the position and the states of those runs that had records since the last one. All of it
 is saved in one transaction, together with results and position. So whatever is read of it is of one moment.
 
@@ -20,30 +17,24 @@ The collector folds several topics of one run into one state, so it holds its po
 """
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from unstable_stream.log.marks import Mark, mark_of
-from unstable_stream.log.port import EventLog, StoredRecord, TopicPartition
+from unstable_stream.log.port import EventLog, TopicPartition
 from unstable_stream.log_lines import get_logger
 
 __all__ = [
-    "MARK",
     "MOST_BYTES",
     "POSITION",
     "SavedRun",
     "SnapshotPace",
-    "inputs_of",
-    "is_of_topics",
-    "load_mark",
+    "group_of_scope",
     "load_position",
-    "pack_mark",
     "pack_position",
     "pack_run",
-    "pack_set_aside",
     "run_name",
     "scope_of",
     "scope_of_topics",
@@ -54,8 +45,6 @@ POSITION: Final = "position"
 """The name of the state that holds the snapshot's position."""
 _AND: Final = "+"
 _ALL: Final = "all"
-MARK: Final = "mark"
-"""The name of the state that holds the mark of the committed position."""
 _FORMAT: Final = 1
 MOST_BYTES: Final = 8 * 1024 * 1024
 """The most bytes of one state."""
@@ -78,9 +67,7 @@ class SnapshotPace:
     passed: int = 50_000
     """It is also due after so many records, of which few or none were folded here: those of other runs."""
     seconds: float = 60.0
-    """It is also due so long after the first record behind the last one. A host may be killed, and away until
-    retention has deleted what came after its last snapshot: that is a minute's, not that of a quiet month.
-    """
+    """It is also due so long after the first record behind the last one."""
 
 
 class SavedRun(msgspec.Struct, frozen=True):
@@ -88,7 +75,7 @@ class SavedRun(msgspec.Struct, frozen=True):
 
     format: int
     first: int
-    """The offset of the run's first record in the partition. Folding the run again begins here."""
+    """No record of the run lies below this offset. Folding the run again begins here."""
     position: int
     """The state is that after all records of the run below this offset."""
     digest: str
@@ -96,9 +83,7 @@ class SavedRun(msgspec.Struct, frozen=True):
     state: Any
     """As JSON; ``None``: it cannot be saved, so the run is folded again from its first record."""
     set_aside: bool = False
-    """The run's own code failed behind ``position``. The state is the last good one, of the code as it was:
-    with other code, the run goes on from it where the records before are gone.
-    """
+    """Earlier versions saved the last good state of a run so whose code had failed; it is not used."""
 
 
 class _SavedPosition(msgspec.Struct, frozen=True):
@@ -106,12 +91,7 @@ class _SavedPosition(msgspec.Struct, frozen=True):
     position: int
 
 
-class _SavedMark(msgspec.Struct, frozen=True):
-    format: int
-    mark: Mark
-
-
-_S = TypeVar("_S", SavedRun, _SavedPosition, _SavedMark)
+_S = TypeVar("_S", SavedRun, _SavedPosition)
 
 
 def scope_of(group: str, at: TopicPartition) -> str:
@@ -124,25 +104,9 @@ def scope_of_topics(group: str, topics: Iterable[str]) -> str:
     return f"{group}/{_AND.join(topics)}/{_ALL}"
 
 
-def is_of_topics(scope: str) -> bool:
-    """Return whether a scope is of :func:`scope_of_topics`: where a state of it is missing, none is used."""
-    return scope.endswith(f"/{_ALL}")
-
-
-def inputs_of(scope: str, partitions: Mapping[str, int]) -> tuple[str, list[TopicPartition]]:
-    """Return the group of a scope, and the partitions whose records its states were folded from.
-
-    Args:
-        scope: the scope.
-        partitions: the number of partitions by topic, as far as the log has them.
-    """
-    group, topics, partition = scope.rsplit("/", 2)
-    if partition != _ALL:
-        return group, [TopicPartition(topics, int(partition))]
-    names = topics.split(_AND)
-    return group, [
-        TopicPartition(name, number) for name in names for number in range(partitions.get(name, 0))
-    ]
+def group_of_scope(scope: str) -> str:
+    """Return the group of a scope."""
+    return scope.rsplit("/", 2)[0]
 
 
 def run_name(run_id: str) -> str:
@@ -153,11 +117,6 @@ def run_name(run_id: str) -> str:
 def pack_position(position: int) -> bytes:
     """Return the bytes to be saved as :data:`POSITION`."""
     return _packed(_SavedPosition(_FORMAT, position))
-
-
-def pack_mark(record: StoredRecord) -> bytes:
-    """Return the bytes to be saved as :data:`MARK`; ``record`` is the last one before the position."""
-    return _packed(_SavedMark(_FORMAT, mark_of(record)))
 
 
 def pack_run(first: int, position: int, digest: str, state: Any) -> bytes:
@@ -173,17 +132,6 @@ def pack_run(first: int, position: int, digest: str, state: Any) -> bytes:
     return packed
 
 
-def pack_set_aside(last_good: bytes | None) -> bytes | None:
-    """Return the bytes to be saved for a run whose own code failed, from what was saved of it before.
-
-    ``None``: that holds no state.
-    """
-    run = None if last_good is None else unpack_run(last_good)
-    if run is None or run.state is None:
-        return None
-    return _packed(msgspec.structs.replace(run, set_aside=True))
-
-
 async def load_position(log: EventLog, scope: str) -> int | None:
     """Return the position of a partition's snapshot; ``None`` if there is none that can be used."""
     saved = (await log.saved(scope, [POSITION])).get(POSITION)
@@ -194,13 +142,6 @@ async def load_position(log: EventLog, scope: str) -> int | None:
         _log.warning("snapshot not used", scope=scope, reason="its position is damaged or of another format")
         return None
     return found.position
-
-
-async def load_mark(log: EventLog, scope: str) -> Mark | None:
-    """Return the mark of a partition's committed position; ``None`` if there is none that can be used."""
-    saved = (await log.saved(scope, [MARK])).get(MARK)
-    found = None if saved is None else _unpacked(saved, _SavedMark)
-    return None if found is None else found.mark
 
 
 def unpack_run(saved: bytes) -> SavedRun | None:

@@ -42,8 +42,7 @@ from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.runs.starts import run_starts, within
-from unstable_stream.streams.missing import whole_history
+from unstable_stream.runs.starts import check_whole, run_starts, within
 from unstable_stream.streams.snapshots import SnapshotPace
 from unstable_stream.workers.collector_snapshot import CollectorSnapshots
 from unstable_stream.workers.engine import EngineHandle
@@ -137,9 +136,8 @@ class Collector:
     ) -> None:
         """Take what plays.
 
-        ``data`` has the archive of what expired in the log, and the checkpoints if they were moved. ``gpus``
-        is asked with the engines how busy and full this machine's GPUs are. ``pace``: how often a snapshot of
-        what is known is saved.
+        ``data`` has the checkpoints if they were moved. ``gpus`` is asked with the engines how busy and full
+        this machine's GPUs are. ``pace``: how often a snapshot of what is known is saved.
         """
         self._pace = pace
         self._gpus = gpus
@@ -231,24 +229,16 @@ class Collector:
             stopping.cancel()
 
     async def _restore(self, log: EventLog, consumer: Consumer, snapshots: CollectorSnapshots) -> None:
-        archive = None if self._data is None else self._data.archive
         ends = await settled_ends(log, self._topics)
         saved = await snapshots.load()
         known: Positions = {} if saved is None else saved.positions
         if saved is not None:
             saved.load_into(self._schedule, self._measuring)
-        async with whole_history(log, archive, self._run_id, _WHOLE, known) as history:
-            reader = consumer if history is log else await history.consumer(self._topics)
-            try:
-                starts = await run_starts(history, self._run_id, self._topics)
-                await reader.seek({**starts, **await within(history, known)})
-                async for records in read_on(reader, ends):
-                    self._fold(records, snapshots)
-                if reader is not consumer:
-                    await consumer.seek(reader.positions())
-            finally:
-                if reader is not consumer:
-                    await reader.close()
+        await check_whole(log, self._run_id, _WHOLE, known)
+        starts = await run_starts(log, self._run_id, self._topics)
+        await consumer.seek({**starts, **await within(log, known)})
+        async for records in read_on(consumer, ends):
+            self._fold(records, snapshots)
         self._abandoned_in_a_row = 0
         self._set_aside_before = self._schedule.steps_set_aside
         self._restored = True

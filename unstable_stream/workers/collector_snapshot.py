@@ -7,8 +7,8 @@ Without one it reads all games and outcomes of its run again when it starts. Its
   published, so it may know of some behind these positions: they are recognised by their numbers.
 - ``checkpoint/UID``: one for each checkpoint, saved once. So a snapshot grows by some bytes an update only.
 
-They may be deleted at any time, and are not used if they are damaged, of another format, log, or settings, or
-know records that the log has lost: then the collector reads its run from the beginning.
+They may be deleted at any time, and are not used if they are damaged, of another format, log, or settings:
+then the collector reads its run from the beginning.
 """
 
 import hashlib
@@ -22,9 +22,8 @@ import msgspec
 from unstable_stream.errors import EventError
 from unstable_stream.events import Checkpoint, GameStarted, decode_event, encode_event
 from unstable_stream.extensions import KINDS, use_of
-from unstable_stream.log.marks import Mark, lost_marks, marks_of
 from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition, Transaction
-from unstable_stream.log.reading import ends_of
+from unstable_stream.log.reading import check_offsets
 from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.code import named_code
 from unstable_stream.runs.config import RunConfig
@@ -56,8 +55,6 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
     log_id: str
     positions: list[tuple[str, int, int]]
     """Topic, partition, and the next offset to read."""
-    marks: list[tuple[str, int, Mark]] = []
-    """Topic, partition, and the last record that was read."""
     checkpoints: list[str]
     """The uids, in the order in which they came."""
     schedule: ScheduleState
@@ -70,7 +67,6 @@ class SavedCollector:
 
     positions: Positions
     """The state has all records before."""
-    marks: Mapping[TopicPartition, Mark]
     checkpoints: tuple[Checkpoint, ...]
     """In the order in which they came."""
     schedule: ScheduleState
@@ -119,6 +115,7 @@ async def read_snapshot(
 
     Raises:
         UnusableSnapshotError: the collector has to read its run from the beginning instead.
+        OffsetOutOfRangeError: it knows records that the log has lost.
         ConfigError: code that the configuration names is not here.
     """
     saved = await log.saved(_scope(run_id, topics))
@@ -135,19 +132,12 @@ async def read_snapshot(
             raise UnusableSnapshotError(f"it belongs to log {state.log_id}")
         checkpoints = tuple(_checkpoint(saved[_CHECKPOINT + uid]) for uid in state.checkpoints)
         positions = {TopicPartition(topic, number): offset for topic, number, offset in state.positions}
-        ends = await ends_of(log, topics)
-        beyond = [f"{at}@{offset}" for at, offset in positions.items() if offset > ends.get(at, 0)]
-        marks = {TopicPartition(topic, number): mark for topic, number, mark in state.marks}
-        beyond += [f"{at}@{offset}" for at, offset in sorted((await lost_marks(log, marks)).items())]
-        if beyond:
-            raise UnusableSnapshotError(
-                f"it knows records that the log does not have: up to {', '.join(beyond)}"
-            )
+        await check_offsets(log, positions, expiring=True)
     except KeyError as error:
         raise UnusableSnapshotError(f"{error} is missing") from error
     except (zlib.error, msgspec.DecodeError, EventError) as error:
         raise UnusableSnapshotError(str(error)) from error
-    return SavedCollector(positions, marks, checkpoints, state.schedule, state.measured)
+    return SavedCollector(positions, checkpoints, state.schedule, state.measured)
 
 
 def _checkpoint(packed: bytes) -> Checkpoint:
@@ -171,7 +161,6 @@ class CollectorSnapshots:
         self._digest = _schedule_digest(config)
         self._pace = pace
         self._saved_checkpoints: set[str] = set()
-        self._marks: dict[TopicPartition, Mark] = {}
         self._events = self._bytes = self._passed = self._last_size = 0
         self._fits = True
 
@@ -184,13 +173,11 @@ class CollectorSnapshots:
             _log.warning(reason, run=self._run_id, reason=str(error))
             return None
         if found is not None:
-            self._marks.update(found.marks)
             self._saved_checkpoints.update(each.model_uid for each in found.checkpoints)
         return found
 
     def count(self, records: Sequence[StoredRecord], own: int) -> None:
         """Count records that were folded; ``own``: how many of them are of the run."""
-        self._marks.update(marks_of(records))
         self._passed += len(records)
         self._events += own
         self._bytes += sum(len(record.value) for record in records)
@@ -245,7 +232,6 @@ class CollectorSnapshots:
             digest=self._digest,
             log_id=log_id,
             positions=[(*at, offset) for at, offset in sorted(positions.items())],
-            marks=[(*at, mark) for at, mark in sorted(self._marks.items())],
             checkpoints=list(schedule.checkpoints),
             schedule=schedule.state(),
             measured=measuring.state(),

@@ -56,9 +56,15 @@ from unstable_stream.events import (
 )
 from unstable_stream.events.used_ids import UsedIds
 from unstable_stream.learners import UpdateResult, saved_model
-from unstable_stream.log.marks import Mark, marks_of
 from unstable_stream.log.port import Consumer, EventLog, Positions, Producer, StoredRecord, TopicPartition
-from unstable_stream.log.reading import of_run, read_to_end, readable_event, readable_events, settled_ends
+from unstable_stream.log.reading import (
+    check_offsets,
+    of_run,
+    read_to_end,
+    readable_event,
+    readable_events,
+    settled_ends,
+)
 from unstable_stream.log.records import id_header, record_from_event
 from unstable_stream.log_lines import get_logger
 from unstable_stream.reward_transformations import build_sampling, expected_step_ids
@@ -68,9 +74,8 @@ from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.placement import Share
 from unstable_stream.runs.recording import initial_checkpoint
 from unstable_stream.runs.resume import RecordedConfigs
-from unstable_stream.runs.starts import run_events, run_starts
+from unstable_stream.runs.starts import check_whole, run_events, run_starts
 from unstable_stream.stores import name_of, opened_checkpoint, sha256_of
-from unstable_stream.streams.missing import whole_history
 from unstable_stream.update_decisions import (
     UpdateDecision,
     decide_update,
@@ -78,7 +83,13 @@ from unstable_stream.update_decisions import (
 )
 from unstable_stream.workers.checkpoint_home import StoredHome, home_of
 from unstable_stream.workers.learner_core import build_training_algorithm
-from unstable_stream.workers.learner_progress import LearnerProgress, Place, read_progress, write_progress
+from unstable_stream.workers.learner_progress import (
+    LearnerProgress,
+    Place,
+    by_partition,
+    read_progress,
+    write_progress,
+)
 from unstable_stream.workers.learner_ranks import Learner, LearnerGroup, build_learners
 from unstable_stream.workers.lost_steps import drop_events, lost_steps
 from unstable_stream.workers.recorded_updates import RecordedUpdates, load_training
@@ -161,7 +172,6 @@ class LearnerService:
             by_game=plays,
         )
         self._data = data
-        self._archive = data.archive
         self._log_id = ""
         self._recorded = RecordedConfigs({})
         self._resumption: int | None = None
@@ -189,8 +199,6 @@ class LearnerService:
         """Names of saves of earlier learners that no event names; see :meth:`_tidy`."""
         self._positions: Mapping[str, int] = {}
         """Offsets up to which the last update had read."""
-        self._marks: dict[str, Mark] = {}
-        """By partition, the last record of the run that was read."""
         self._counted: Mapping[str, int] = {}
         """Offsets of the outcomes that an update before the start has counted."""
         self._first_update = 0
@@ -215,6 +223,7 @@ class LearnerService:
 
         Raises:
             LearnerError: training cannot go on, see the message.
+            OffsetOutOfRangeError: the log has lost records that were read.
             FencedError: another learner of this model has taken over.
         """
         self._log_id = await log.log_id()
@@ -350,13 +359,13 @@ class LearnerService:
         topics = (Checkpoint.TOPIC,)
         ends = await settled_ends(log, topics)
         # All of them: the directory of one that is not known would be taken for a leftover.
-        async with whole_history(log, self._archive, self._run_id, topics) as history:
-            async for _, event in run_events(history, topics, self._run_id, ends):
-                if isinstance(event, Checkpoint) and event.model == self._model:
-                    if newest is None or event.iteration > newest.iteration:
-                        newest = event
-                    if event.path is not None:
-                        published.setdefault(event.iteration, name_of(event.path))
+        await check_whole(log, self._run_id, topics)
+        async for _, event in run_events(log, topics, self._run_id, ends):
+            if isinstance(event, Checkpoint) and event.model == self._model:
+                if newest is None or event.iteration > newest.iteration:
+                    newest = event
+                if event.path is not None:
+                    published.setdefault(event.iteration, name_of(event.path))
         # By name, because a data directory may have been moved since, or be reached by another path.
         known = set(published.values())
         self._leftovers = [name for name in found if name not in known and saved_model(name) == self._model]
@@ -374,9 +383,8 @@ class LearnerService:
                 await _computed(load_training, self._learner, self._transform, newest, directory)
                 self._loaded = newest, directory
                 progress = read_progress(directory, self._run_id, newest.iteration)
-                if progress is not None and not await progress.fits(log):
-                    _logger.warning("the log is not the one that was read: folding its whole history")
-                    progress = None
+                if progress is not None:
+                    await progress.check(log)
             else:
                 await asyncio.to_thread(self._check_initial_policy, newest)
         return await self._fold(log, producer, progress)
@@ -393,7 +401,6 @@ class LearnerService:
             self._watch.restore(progress.watch)
             self._watched, self._first_update = progress.watched, progress.first_update
             self._positions, self._letters_read = progress.positions, progress.letters
-            self._marks = dict(progress.marks)
             warnings = {warning.event_id: warning for warning in progress.warnings}
             needed = progress.first_needed(Step.TOPIC)
             starts_of_needed = {at: max(first, needed.get(at, first)) for at, first in starts.items()}
@@ -404,21 +411,20 @@ class LearnerService:
         ends = await settled_ends(log, topics)
         updates_from = {} if progress is None else progress.updates_from
         known = {at: updates_from[str(at)] for at in ends if str(at) in updates_from}
-        async with whole_history(log, self._archive, self._run_id, topics, known) as history:
-            updates_at = _later(await self._starts(history, LearnerUpdate.TOPIC), updates_from)
-            reading = read_to_end(history, topics, run_id=self._run_id, starts=updates_at, ends=ends)
-            async for record in reading:
-                event = readable_event(record)
-                if event is None or event.run_id != self._run_id:
-                    continue
-                if not isinstance(event, _OF_A_MODEL) or event.model != self._model:
-                    continue
-                if isinstance(event, LearnerUpdate):
-                    updates.setdefault(event.update, event)
-                elif isinstance(event, StepsDropped):
-                    self._buffer.forget(drop.step_id for drop in event.dropped)
-                elif isinstance(event, CollapseWarning):
-                    warnings[event.event_id] = event
+        await check_whole(log, self._run_id, topics, known)
+        updates_at = _later(await self._starts(log, LearnerUpdate.TOPIC), updates_from)
+        async for record in read_to_end(log, topics, run_id=self._run_id, starts=updates_at, ends=ends):
+            event = readable_event(record)
+            if event is None or event.run_id != self._run_id:
+                continue
+            if not isinstance(event, _OF_A_MODEL) or event.model != self._model:
+                continue
+            if isinstance(event, LearnerUpdate):
+                updates.setdefault(event.update, event)
+            elif isinstance(event, StepsDropped):
+                self._buffer.forget(drop.step_id for drop in event.dropped)
+            elif isinstance(event, CollapseWarning):
+                warnings[event.event_id] = event
         self._warnings = sorted(warnings.values(), key=lambda warning: warning.update)
         if progress is None:
             self._first_update = min(updates, default=self._learner.step + 1) - 1
@@ -441,6 +447,7 @@ class LearnerService:
         if updates:
             last = updates[max(updates)]
             self._positions = last.positions
+            await check_offsets(log, by_partition(last.positions), expiring=True)
             # Only of this start: a resumption may have other limits, and draws old steps first.
             made_by_us = last.resumption is not None and last.resumption == self._resumption
             self._idle = made_by_us and last.metrics.get("optimizer_steps") == 0
@@ -448,14 +455,7 @@ class LearnerService:
             self._counted = self._positions
             await self._finish_games(log)
             await self._record_lost_steps(log, producer, None)
-            outcome_ends = await log.end_offsets(GameOutcome.TOPIC)  # perhaps it lost some that were read
-            return {
-                **starts,
-                **{
-                    at: min(first, outcome_ends[at])
-                    for at, first in _later(outcomes, self._positions).items()
-                },
-            }
+            return {**starts, **_later(outcomes, self._positions)}
         self._counted = self._positions
         gone = await self._read_pending(log, progress, starts_of_needed)
         whole = any(first > progress.positions.get(str(at), 0) for at, first in starts.items())
@@ -468,10 +468,10 @@ class LearnerService:
 
     async def _finish_games(self, log: EventLog) -> None:
         topics = (GameOutcome.TOPIC,)
-        async with whole_history(log, self._archive, self._run_id, topics) as history:
-            async for _, event in run_events(history, topics, self._run_id):
-                if isinstance(event, GameOutcome):
-                    self._finish_game(event)
+        await check_whole(log, self._run_id, topics)
+        async for _, event in run_events(log, topics, self._run_id):
+            if isinstance(event, GameOutcome):
+                self._finish_game(event)
 
     def _finish_game(self, outcome: GameOutcome) -> None:
         if outcome.split == "train":
@@ -517,7 +517,6 @@ class LearnerService:
                 filter_opponent_invalid=self._config.collector.filter_opponent_invalid,
                 model=self._model,
                 used=self._buffer.used,
-                archive=self._archive,
             )
         else:
             lost = self._buffer.not_used(gone)
@@ -604,7 +603,6 @@ class LearnerService:
             if self._buffer.size() >= self._config.max_pending_steps:
                 await self._drop_stale(reading.producer, number)
             records = of_run(await reading.consumer.poll(max_records=5000, timeout_s=_POLL_S), self._run_id)
-            self._marks |= {str(at): mark for at, mark in marks_of(records).items()}
             self._add_steps([record for record in records if record.topic == Step.TOPIC])
             for record in records:
                 event = readable_event(record) if record.topic == GameOutcome.TOPIC else None
@@ -648,7 +646,6 @@ class LearnerService:
             trajectories,
             filter_opponent_invalid=self._config.collector.filter_opponent_invalid,
             model=self._model,
-            archive=self._archive,
         )
         lost: list[str] = []
         for index, steps in games.items():
@@ -832,7 +829,6 @@ class LearnerService:
             watch=self._watch.state(),
             warnings=tuple(self._warnings),
             letters=dict(self._letters_read),
-            marks=dict(self._marks),
         )
 
 

@@ -11,18 +11,19 @@ its whole history again, with the same result. It holds:
 
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from unstable_stream.errors import LearnerError
 from unstable_stream.events import CollapseWarning
-from unstable_stream.log.marks import Mark, lost_marks
 from unstable_stream.log.port import EventLog, TopicPartition
-from unstable_stream.log.reading import ends_of
+from unstable_stream.log.reading import check_offsets
 from unstable_stream.log_lines import get_logger
 
-__all__ = ["LearnerProgress", "Place", "read_progress", "write_progress"]
+__all__ = ["LearnerProgress", "Place", "by_partition", "read_progress", "write_progress"]
 
 _FILE: Final = "progress.json"
 _FORMAT: Final = 1
@@ -59,44 +60,39 @@ class LearnerProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The last update that the watch and the warnings know."""
     watch: dict[str, Any]
     warnings: tuple[CollapseWarning, ...]
-    marks: dict[str, Mark] = {}
-    """``topic[partition]`` to the last record that was read of it: the log still has it, or lost its end."""
     letters: dict[str, int] = {}
     """Partitions of ``dead-letters`` to the next offset: ``used`` knows what the earlier ones tell."""
 
     def first_needed(self, topic: str) -> dict[TopicPartition, int]:
         """Return, by partition of ``steps``, the first offset that holds a pending or a later step."""
-        starts = {
-            TopicPartition(topic, int(name[len(topic) + 1 : -1])): offset
-            for name, offset in self.positions.items()
-            if name.startswith(f"{topic}[")
-        }
+        starts = {at: offset for at, offset in by_partition(self.positions).items() if at.topic == topic}
         for place in self.pending.values():
             at = TopicPartition(topic, place.partition)
             starts[at] = min(starts.get(at, place.offset), place.offset)
         return starts
 
-    async def fits(self, log: EventLog) -> bool:
-        """Return whether the log holds what was read: it is the same one, and has not lost its end since."""
-        if self.log_id != await log.log_id():
-            return False
-        topics = {name.partition("[")[0] for offsets in self._read for name in offsets}
-        ends = await ends_of(log, topics)
-        past = [
-            f"{at}@{offset}"
-            for at, end in sorted(ends.items())
-            for offset in (offsets.get(str(at), 0) for offsets in self._read)
-            if offset > end
-        ]
-        lost = await lost_marks(log, {at: self.marks[str(at)] for at in ends if str(at) in self.marks})
-        past += [f"{at}@{offset}" for at, offset in sorted(lost.items())]
-        if past:
-            _logger.error("the log lost records that the learner had read", lost=past)
-        return not past
+    async def check(self, log: EventLog) -> None:
+        """Look whether this is the log that was read, and still has what was read.
 
-    @property
-    def _read(self) -> tuple[dict[str, int], ...]:
-        return self.positions, self.updates_from, self.letters
+        Raises:
+            LearnerError: it is another log.
+            OffsetOutOfRangeError: it has lost records.
+        """
+        log_id = await log.log_id()
+        if self.log_id != log_id:
+            raise LearnerError(
+                f"run {self.run_id}: the learner that saved checkpoint {self.update} read log {self.log_id}, "
+                f"and this is log {log_id}. Open or restore that log, or begin a new run at the checkpoint: "
+                f"unstable-stream fork {self.run_id} --at {self.update}"
+            )
+        for positions in (self.positions, self.updates_from, self.letters):
+            await check_offsets(log, by_partition(positions), expiring=True)
+
+
+def by_partition(named: Mapping[str, int]) -> dict[TopicPartition, int]:
+    """Return the offsets that are recorded under names such as ``steps[3]``."""
+    parts = ((name.partition("["), offset) for name, offset in named.items())
+    return {TopicPartition(topic, int(number[:-1])): offset for (topic, _, number), offset in parts}
 
 
 def write_progress(directory: Path, progress: LearnerProgress) -> None:

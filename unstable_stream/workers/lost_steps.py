@@ -16,7 +16,6 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Final
 
-from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.events import (
     DroppedStep,
     GameOutcome,
@@ -32,9 +31,8 @@ from unstable_stream.log.reading import events_to_end, read_to_end, settled_ends
 from unstable_stream.log.records import id_header
 from unstable_stream.reward_transformations import RewardProcessor, expected_step_ids
 from unstable_stream.runs.history import read_history
-from unstable_stream.runs.starts import recorded_starts, run_events
+from unstable_stream.runs.starts import check_whole, recorded_starts, run_events
 from unstable_stream.streams.fold_sink import group_of
-from unstable_stream.streams.missing import whole_history
 
 __all__ = ["drop_events", "lost_steps"]
 
@@ -49,7 +47,6 @@ async def lost_steps(
     filter_opponent_invalid: bool,
     model: str | None,
     used: Callable[[int, Sequence[str]], set[str]],
-    archive: ArchiveAddress | None = None,
 ) -> list[str]:
     """Return the ids of a model's steps that have expired unused, sorted; read little if none were deleted.
 
@@ -59,10 +56,9 @@ async def lost_steps(
         filter_opponent_invalid: as in the configuration of the collector.
         model: name of the trained model; ``None``: the only one of the run.
         used: returns which of these step ids, all of the game of this index, an update has used.
-        archive: has what expired in the log, if it exists.
 
     Raises:
-        ServiceError: outcomes of the run are neither in the log nor in the archive.
+        ServiceError: outcomes of the run were deleted.
     """
     run = (await read_history(log)).runs.get(run_id)
     starts = recorded_starts(run.began if run else None, await log.log_id(), (Step.TOPIC,))
@@ -72,10 +68,8 @@ async def lost_steps(
     missing: dict[str, list[str]] = {}
     seen = IndexSet()
     topics = (GameOutcome.TOPIC,)
-    async with (
-        whole_history(log, archive, run_id, topics) as history,
-        aclosing(run_events(history, topics, run_id)) as outcomes,
-    ):
+    await check_whole(log, run_id, topics)
+    async with aclosing(run_events(log, topics, run_id)) as outcomes:
         async for _, event in outcomes:
             # Of a game that two workers finished, the first outcome counts.
             if not isinstance(event, GameOutcome) or event.split != "train" or not seen.add(event.game_index):

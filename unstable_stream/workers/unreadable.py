@@ -6,10 +6,9 @@ together with its trajectories, so it is there when the letter is; by its time i
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from contextlib import aclosing
 from typing import Final
 
-from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import EventError
 from unstable_stream.events import GameOutcome, RecordRejected, Trajectory, decode_event, trajectory_id
 from unstable_stream.log.port import EventLog, Positions
@@ -46,7 +45,6 @@ async def promised_steps(
     *,
     filter_opponent_invalid: bool,
     model: str | None,
-    archive: ArchiveAddress | None = None,
 ) -> dict[int, list[str]]:
     """Return the ids of the steps that outcomes promise of these trajectories, by game index.
 
@@ -56,13 +54,12 @@ async def promised_steps(
         trajectories: their ids, each with its record's time.
         filter_opponent_invalid: as in the configuration of the collector.
         model: name of the trained model; ``None``: the only one of the run.
-        archive: has what expired in the log, if it exists.
     """
     promised: dict[int, list[str]] = {}
     wanted = set(trajectories)
     topics = (GameOutcome.TOPIC,)
 
-    async def look(log: EventLog, starts: Positions) -> None:
+    async def look(starts: Positions) -> None:
         ends = await settled_ends(log, topics)
         async with aclosing(events_to_end(log, topics, run_id=run_id, starts=starts, ends=ends)) as events:
             async for _, event in events:
@@ -82,19 +79,10 @@ async def promised_steps(
     starts = await run_starts(log, run_id, topics)
     earliest = max(0, min(trajectories.values()) - _EARLIER_MS)
     timely = await log.offsets_for_time(GameOutcome.TOPIC, earliest)
-    await look(log, {at: max(starts.get(at, 0), offset) for at, offset in timely.items()})
-    if wanted:  # a clock jumped, or the outcome has expired
-        async with _with_archive(log, archive) as history:
-            await look(history, await run_starts(history, run_id, topics))
+    await look({at: max(starts.get(at, 0), offset) for at, offset in timely.items()})
+    if wanted:  # a clock jumped
+        await look(starts)
     return promised
-
-
-def _with_archive(log: EventLog, archive: ArchiveAddress | None) -> AbstractAsyncContextManager[EventLog]:
-    if archive is None:
-        return nullcontext(log)
-    from unstable_stream.streams.tiered_log import with_archive  # loads DuckDB
-
-    return with_archive(log, archive)
 
 
 def _is_event(value: bytes) -> bool:

@@ -4,9 +4,6 @@ aiokafka fetches and rebalances in the background; :meth:`KafkaConsumer.poll` ta
 module, never aiokafka, decides the position to read from: the committed one, ``start``, or this member's last
 one.
 
-When a partition gets another leader, the last record that was returned is looked for before further ones are.
-An unclean election may have lost it, and given its offset to another.
-
 A consumer of aiokafka that stands still is replaced by another
 (:mod:`~unstable_stream.log.kafka.standstill`). A member then joins its group anew, as after a silence.
 """
@@ -17,20 +14,19 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from aiokafka import AIOKafkaConsumer
 from aiokafka import errors as kafka
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from unstable_stream.errors import EventLogError, FencedError, LogUnavailableError, RecordsLostError
+from unstable_stream.errors import EventLogError, FencedError, LogUnavailableError
 from unstable_stream.log.kafka.cluster import Cluster
 from unstable_stream.log.kafka.errors import LOST_MEMBERSHIP, is_passing, translating
-from unstable_stream.log.kafka.leaders import Leaders, WatchedConsumer
 from unstable_stream.log.kafka.membership import Membership, ShareAssignor
 from unstable_stream.log.kafka.offsets import KafkaOffsets
 from unstable_stream.log.kafka.readers import stop_reader
 from unstable_stream.log.kafka.reading import Reading
 from unstable_stream.log.kafka.standstill import Standstill
 from unstable_stream.log.kafka.topics import KafkaTopics
-from unstable_stream.log.marks import Mark
 from unstable_stream.log.port import Positions, Start, StoredRecord, TopicPartition
 from unstable_stream.log.topic_drift import WHEN_OPENED, partitions_changed
 from unstable_stream.log_lines import get_logger
@@ -41,10 +37,7 @@ _PAUSE_S: Final = 0.05  # pause after an error that may pass
 _TAKE_OVER_S: Final = 5.0  # a poll may look up its first positions this long, after its timeout too
 _NOWHERE: Final = KafkaPartition("", 0)  # no topic has this name, so nobody fetches from it
 
-FindLost: TypeAlias = Callable[[Mapping[TopicPartition, Mark]], Awaitable[Mapping[TopicPartition, int]]]
-"""Returns the offsets of those marks whose records the log has lost."""
-
-OpenReader: TypeAlias = Callable[[], Awaitable[tuple[WatchedConsumer, ShareAssignor]]]
+OpenReader: TypeAlias = Callable[[], Awaitable[tuple[AIOKafkaConsumer, ShareAssignor]]]
 """Opens another consumer of aiokafka for the same group, with its assignor."""
 
 _log = get_logger(__name__)
@@ -65,13 +58,12 @@ class KafkaConsumer:
     def __init__(
         self,
         log: LogParts,
-        consumer: WatchedConsumer,
+        consumer: AIOKafkaConsumer,
         assignor: ShareAssignor,
         topics: Sequence[str],
         group: str | None,
         start: Start,
         on_close: Callable[["KafkaConsumer"], None],
-        find_lost: FindLost,
         open_reader: OpenReader,
         standstill_s: float,
     ) -> None:
@@ -83,15 +75,11 @@ class KafkaConsumer:
         self._start = start
         self._on_close = on_close
         self._reading = Reading(consumer)
-        self._leaders = Leaders(consumer)
-        self._find_lost = find_lost
         self._open_reader = open_reader
         self._standstill = Standstill(self._find_ends, standstill_s)
-        self._reopening: asyncio.Future[tuple[WatchedConsumer, ShareAssignor]] | None = None
+        self._reopening: asyncio.Future[tuple[AIOKafkaConsumer, ShareAssignor]] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
-        self._finding: asyncio.Future[Mapping[TopicPartition, int]] | None = None
         self._hearing: asyncio.Future[Any] | None = None
-        self._sought: dict[TopicPartition, Mark] = {}
         self._members = Membership(assignor, self._ring)
         self._taken_over = 0  # version of the share that this member reads now
         self._owned: Mapping[TopicPartition, int] = {}
@@ -115,8 +103,6 @@ class KafkaConsumer:
 
         Raises:
             OffsetOutOfRangeError: retention deleted the next record; call :meth:`seek` to go on.
-            RecordsLostError: a partition has another leader, and that lacks a record that was returned. The
-                next call goes on from the same positions.
             PartitionsChangedError: partitions were added to a topic.
             EventLogError: the brokers do not allow reading.
         """
@@ -151,8 +137,7 @@ class KafkaConsumer:
                 except kafka.KafkaError as error:
                     await self._judge(error)
                     continue
-                # Between this and take() nothing is awaited: no record of a new leader can come unnoticed.
-                records = self._reading.take(max_records) if self._is_whole() else []
+                records = self._reading.take(max_records)
                 if records:
                     return records
             else:
@@ -163,14 +148,14 @@ class KafkaConsumer:
             if self._reading.fetching is not None:
                 waiting.add(self._reading.fetching)
             # One that has ended is taken up in its own branch above: waiting for it would not wait.
-            beside = (self._finding, self._hearing)
-            waiting.update(task for task in beside if task is not None and not task.done())
+            if self._hearing is not None and not self._hearing.done():
+                waiting.add(self._hearing)
             await asyncio.wait(waiting, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED)
             self._check_open()
 
     def _check_partitions(self) -> None:
         for name in self._topics:
-            topic, now = self._log.topics.known(name), self._leaders.partitions.get(name, 0)
+            topic, now = self._log.topics.known(name), len(self._consumer.partitions_for_topic(name) or ())
             if topic is not None and now > topic.partitions:
                 raise partitions_changed(name, topic.partitions, now, WHEN_OPENED)
 
@@ -199,7 +184,7 @@ class KafkaConsumer:
                 return
             self._read_through(reader, assignor)
 
-    def _read_through(self, reader: WatchedConsumer, assignor: ShareAssignor) -> None:
+    def _read_through(self, reader: AIOKafkaConsumer, assignor: ShareAssignor) -> None:
         """Go on through another consumer of aiokafka from where this one stands."""
         before = self._reading
         leaving = asyncio.create_task(before.close())
@@ -207,51 +192,13 @@ class KafkaConsumer:
         leaving.add_done_callback(self._leaving.discard)
         self._members.close()
         self._end_asking()
-        self._consumer, self._reading, self._leaders = reader, before.on(reader), Leaders(reader)
+        self._consumer, self._reading = reader, before.on(reader)
         self._members = Membership(assignor, self._ring)
-        self._taken_over, self._joined, self._sought = 0, False, {}
-        self._leaders.tell_again(before.marks)  # who leads now may lack what was read
+        self._taken_over, self._joined = 0, False
         if self._group is None:
             self.read_all(before.positions)
         else:
             self._owned = {}
-
-    def _is_whole(self) -> bool:
-        """Return whether the partitions still have what was returned; false also while that is looked up.
-
-        Raises:
-            RecordsLostError: they have not.
-        """
-        moved = self._leaders.take_moved(self._owned)
-        if moved:
-            # What was fetched from the old leader may be gone, too.
-            self._reading.seek({at: self._reading.positions[at] for at in moved})
-            self._sought |= {at: mark for at, mark in self._reading.marks.items() if at in moved}
-        if self._finding is not None and self._finding.done():
-            finding, sought, self._finding, self._sought = self._finding, self._sought, None, {}
-            self._leaders.tell_again([at for at in sought if at in moved])
-            try:
-                found = finding.result()
-            except EventLogError as error:
-                if not error.retriable:
-                    raise
-                self._leaders.tell_again(sought)
-                return False
-            # Who was told meanwhile that its position does not exist has gone elsewhere.
-            marks = self._reading.marks
-            lost = {at: offset for at, offset in found.items() if marks.get(at) == sought[at]}
-            if lost:
-                for at in lost:
-                    del marks[at]
-                told = ", ".join(f"{at}@{offset}" for at, offset in sorted(lost.items()))
-                raise RecordsLostError(
-                    f"records that were read are gone after a change of leader, the last of them {told}: an "
-                    "unclean election loses acknowledged records, and gives their offsets to others.",
-                    {(at.topic, at.partition): offset for at, offset in lost.items()},
-                )
-        if self._finding is None and self._sought:
-            self._finding = asyncio.ensure_future(self._find_lost(dict(self._sought)))
-        return self._finding is None
 
     async def _follow_the_group(self, timeout_s: float) -> bool:
         """Take over this member's new share; return whether it has one and reads it."""
@@ -470,8 +417,8 @@ class KafkaConsumer:
 
     def _end_asking(self) -> list[asyncio.Future[Any]]:
         """Cancel what is asked through aiokafka's consumer, and return it."""
-        asked = [task for task in (self._finding, self._hearing) if task is not None]
-        self._finding = self._hearing = None
+        asked = [] if self._hearing is None else [self._hearing]
+        self._hearing = None
         for task in asked:
             task.cancel()
         return asked

@@ -11,15 +11,15 @@ process may still be open in one of its partitions. Then readers see the later r
 import asyncio
 import os
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 from typing import Self
+
+from aiokafka import AIOKafkaConsumer
 
 from unstable_stream.errors import EventLogError
 from unstable_stream.log.kafka.append import Appender
 from unstable_stream.log.kafka.cluster import Cluster
 from unstable_stream.log.kafka.connections import use_own_connections
 from unstable_stream.log.kafka.consumer import KafkaConsumer, LogParts
-from unstable_stream.log.kafka.leaders import WatchedConsumer
 from unstable_stream.log.kafka.location import KafkaLocation, parse_location
 from unstable_stream.log.kafka.membership import ShareAssignor
 from unstable_stream.log.kafka.messages import curb_aiokafka
@@ -31,7 +31,6 @@ from unstable_stream.log.kafka.sending import open_sender
 from unstable_stream.log.kafka.standstill import STANDSTILL_S
 from unstable_stream.log.kafka.states import read_names, read_states
 from unstable_stream.log.kafka.topics import KafkaTopics
-from unstable_stream.log.marks import lost_marks
 from unstable_stream.log.port import Positions, Record, Start, TopicPartition, TopicSpec
 
 __all__ = ["KafkaLog"]
@@ -172,7 +171,7 @@ class KafkaLog:
         whole = [TopicPartition(name, n) for name, topic in found.items() for n in range(topic.partitions)]
         begins = await parts.offsets.start(whole, start) if group is None else {}
 
-        async def read() -> tuple[WatchedConsumer, ShareAssignor]:
+        async def read() -> tuple[AIOKafkaConsumer, ShareAssignor]:
             assignor = ShareAssignor()
             return await open_reader(self._cluster, group, self._session_timeout_s, assignor), assignor
 
@@ -183,7 +182,6 @@ class KafkaLog:
             group,
             start,
             self._open.discard,
-            partial(lost_marks, self),
             read,
             self._standstill_s,
         )

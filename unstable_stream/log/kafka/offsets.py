@@ -115,11 +115,4 @@ class KafkaOffsets:
     async def out_of_range(self, at: TopicPartition, offset: int) -> OffsetOutOfRangeError:
         """Return the error for a position that does not exist."""
         begin, end = (await self.beginning([at]))[at], (await self.end([at]))[at]
-        return OffsetOutOfRangeError(
-            f"{at}@{offset} is out of range: this log has offsets {begin} up to (not including) {end}. "
-            + (
-                "Records before were deleted by retention: seek to the beginning, and count them as lost."
-                if offset < begin
-                else "The log is shorter than this position: is it another log, or an older copy of it?"
-            )
-        )
+        return OffsetOutOfRangeError.of(at, offset, begin, end)

@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 from typing import Final, Literal
 
+from aiokafka import AIOKafkaConsumer
 from aiokafka import errors as kafka
 
 from unstable_stream.log.kafka.cluster import Cluster
-from unstable_stream.log.kafka.leaders import METADATA_S, WatchedConsumer
 from unstable_stream.log.kafka.membership import ShareAssignor
 
 __all__ = ["FETCH_WAIT_MS", "open_reader", "stop_reader"]
@@ -15,6 +15,7 @@ __all__ = ["FETCH_WAIT_MS", "open_reader", "stop_reader"]
 FETCH_WAIT_MS: Final = 200
 """Milliseconds that a broker waits for records; other requests to it wait too."""
 
+_METADATA_S: Final = 10  # after this time, at the latest, a reader notices partitions that were added
 _FETCH_BYTES: Final = 16 * 1024 * 1024
 _PARTITION_FETCH_BYTES: Final = 2 * 1024 * 1024
 _HEARTBEAT_S: Final = 0.5  # after this time members notice a rebalance
@@ -29,7 +30,7 @@ async def open_reader(
     session_timeout_s: float = 10.0,
     assignor: ShareAssignor | None = None,
     isolation_level: Literal["read_committed", "read_uncommitted"] = "read_committed",
-) -> WatchedConsumer:
+) -> AIOKafkaConsumer:
     """Start an aiokafka consumer without topics. It commits nothing itself.
 
     The fetch limits bound memory, not the size of a record: a larger record comes alone.
@@ -43,11 +44,11 @@ async def open_reader(
 
     Raises the :class:`~unstable_stream.errors.EventLogError` family.
     """
-    reader: WatchedConsumer | None = None
+    reader: AIOKafkaConsumer | None = None
 
     async def start() -> None:
         nonlocal reader
-        reader = WatchedConsumer(
+        reader = AIOKafkaConsumer(
             **cluster.settings(),
             group_id=group,
             isolation_level=isolation_level,
@@ -59,7 +60,7 @@ async def open_reader(
             fetch_max_bytes=_FETCH_BYTES,
             max_partition_fetch_bytes=_PARTITION_FETCH_BYTES,
             fetch_max_wait_ms=FETCH_WAIT_MS,
-            metadata_max_age_ms=METADATA_S * 1000,
+            metadata_max_age_ms=_METADATA_S * 1000,
         )
         try:
             await reader.start()
@@ -72,7 +73,7 @@ async def open_reader(
     return reader
 
 
-async def stop_reader(reader: WatchedConsumer) -> None:
+async def stop_reader(reader: AIOKafkaConsumer) -> None:
     """Stop a started consumer; a member leaves its group at once.
 
     The call waits a limited time for a broker that does not answer; then stopping goes on in the background.
@@ -86,7 +87,7 @@ async def stop_reader(reader: WatchedConsumer) -> None:
     await _stop(reader)
 
 
-async def _stop(reader: WatchedConsumer) -> None:
+async def _stop(reader: AIOKafkaConsumer) -> None:
     stopping = asyncio.create_task(reader.stop())
     _STOPPING.add(stopping)
     stopping.add_done_callback(_STOPPING.discard)

@@ -13,7 +13,6 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 
 from unstable_stream.log.kafka.readers import stop_reader
 from unstable_stream.log.kafka.records import stored_record
-from unstable_stream.log.marks import Mark, mark_of
 from unstable_stream.log.port import Positions, StoredRecord, TopicPartition
 
 __all__ = ["Reading"]
@@ -35,8 +34,6 @@ class Reading:
         """The next offset to return, by partition."""
         self.moved: set[TopicPartition] = set()
         """Partitions whose position changed since they were last taken out of here."""
-        self.marks: dict[TopicPartition, Mark] = {}
-        """The last record that was returned, of partitions that were read on since."""
 
     @property
     def fetching(self) -> asyncio.Task[_Fetched] | None:
@@ -53,7 +50,7 @@ class Reading:
     def on(self, consumer: AIOKafkaConsumer) -> "Reading":
         """Return what reads on from here through another consumer; it has fetched nothing yet."""
         other = Reading(consumer)
-        other.positions, other.moved, other.marks = dict(self.positions), set(self.moved), dict(self.marks)
+        other.positions, other.moved = dict(self.positions), set(self.moved)
         return other
 
     def begin(self, positions: Positions) -> None:
@@ -63,9 +60,7 @@ class Reading:
             self._fetching = None
         self._queues.clear()
         self._paused.clear()
-        still = {at for at, offset in positions.items() if self.positions.get(at) == offset}
-        self.moved &= still
-        self.marks = {at: mark for at, mark in self.marks.items() if at in still}
+        self.moved &= {at for at, offset in positions.items() if self.positions.get(at) == offset}
         self.positions = dict(positions)
         self._tell(positions)
 
@@ -75,10 +70,8 @@ class Reading:
             with contextlib.suppress(kafka.KafkaError):  # the error comes again if it still matters
                 self._take_in(self._fetching.result(), sys.maxsize)
             self._fetching = None
-        for at, offset in positions.items():
+        for at in positions:
             self._queues.pop(at, None)
-            if self.positions.get(at) != offset:
-                self.marks.pop(at, None)
         self.positions.update(positions)
         self.moved |= positions.keys()
         self._tell(positions)
@@ -135,7 +128,6 @@ class Reading:
                 records = [stored_record(queue.popleft()) for _ in range(count)]
                 found.setdefault(at, []).extend(records)
                 self.positions[at] = records[-1].offset + 1
-                self.marks[at] = mark_of(records[-1])
                 room -= count
                 if queue:
                     self._queues[at] = queue  # its next turn comes after all others

@@ -19,7 +19,10 @@ from unstable_stream.log.topic_drift import WHEN_OPENED, partitions_changed
 
 __all__ = ["KafkaTopics", "Topic"]
 
-_SETTINGS: Final = ("cleanup.policy", "retention.ms", "max.message.bytes")
+_UNCLEAN: Final = "unclean.leader.election.enable"
+_IN_SYNC: Final = "min.insync.replicas"
+_BY_SIZE: Final = "retention.bytes"
+_SETTINGS: Final = ("cleanup.policy", "retention.ms", "max.message.bytes", _UNCLEAN, _IN_SYNC, _BY_SIZE)
 _SET_ON_TOPIC: Final = 1  # source of a setting: set on this topic, not a default of the broker or of Kafka
 _GROUPS_AT_ONCE: Final = 16
 _NAMED: Final = 20  # the most topics named in a message
@@ -147,7 +150,10 @@ class KafkaTopics:
         async def look() -> dict[str, TopicSpec]:
             partitions = await self.partitions()
             described = await self._describe(partitions)
-            return {name: _spec(name, number, described[name]) for name, number in partitions.items()}
+            brokers = len((await (await self._admin.get()).describe_cluster())["brokers"])
+            return {
+                name: _spec(name, number, described[name], brokers) for name, number in partitions.items()
+            }
 
         return await self._cluster.ask(look, "read the topics' settings")
 
@@ -328,7 +334,7 @@ def _configuration(spec: TopicSpec) -> dict[str, str]:
     }
 
 
-def _spec(name: str, partitions: int, settings: Mapping[str, tuple[str, int]]) -> TopicSpec:
+def _spec(name: str, partitions: int, settings: Mapping[str, tuple[str, int]], brokers: int) -> TopicSpec:
     retention_ms = int(settings["retention.ms"][0])
     # "compact,delete" counts as "compact": for a reader it matters only that old values are removed.
     policy: Literal["delete", "compact"] = (
@@ -340,4 +346,15 @@ def _spec(name: str, partitions: int, settings: Mapping[str, tuple[str, int]]) -
         cleanup_policy=policy,
         retention_ms=None if retention_ms < 0 else retention_ms,
         max_message_bytes=int(settings["max.message.bytes"][0]),
+        loses_by=_loses_by(settings, brokers),
     )
+
+
+def _loses_by(settings: Mapping[str, tuple[str, int]], brokers: int) -> tuple[str, ...]:
+    """Return the settings with which brokers lose acknowledged records; one or two may keep one copy."""
+    dangers = {
+        _UNCLEAN: settings[_UNCLEAN][0] == "true",
+        _IN_SYNC: brokers > 2 > int(settings[_IN_SYNC][0]),
+        _BY_SIZE: int(settings[_BY_SIZE][0]) >= 0,
+    }
+    return tuple(f"{name}={settings[name][0]}" for name, loses in dangers.items() if loses)

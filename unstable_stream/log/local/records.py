@@ -150,15 +150,7 @@ def check_offset(connection: sqlite3.Connection, partition: Partition, offset: i
     begin = begin_offset(connection, partition.partition_id)
     end = end_offset(connection, partition.partition_id)
     if not begin <= offset <= end:
-        raise OffsetOutOfRangeError(
-            f"{partition.at}@{offset} is out of range: this log has offsets {begin} up to (not including) "
-            f"{end}. "
-            + (
-                "Records before were deleted by retention: seek to the beginning, and count them as lost."
-                if offset < begin
-                else "The log is shorter than this position: is it another log, or an older copy of it?"
-            )
-        )
+        raise OffsetOutOfRangeError.of(partition.at, offset, begin, end)
 
 
 def offset_for_time(connection: sqlite3.Connection, partition_id: int, timestamp_ms: int) -> int:

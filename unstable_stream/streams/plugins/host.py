@@ -9,7 +9,6 @@ from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.streams.consumer import Pace, run_consumer
 from unstable_stream.streams.plugins import Plugin
-from unstable_stream.streams.plugins.backfill import Backfill
 from unstable_stream.streams.plugins.sink import PluginCounters, PluginSink, plugin_group
 from unstable_stream.streams.plugins.state import PluginStates
 from unstable_stream.streams.plugins.worker import PluginWorker
@@ -36,7 +35,7 @@ async def run_plugin(
     Args:
         log: the event log.
         plugin: the plug-in.
-        data: the data directory with the archive and the file of states.
+        data: the data directory with the file of states.
         stop: ends the host after the current batch, or after draining.
         start: the place to begin in partitions without a stored position.
         run_id: the plug-in receives only events of this run; ``None``: of all runs.
@@ -70,13 +69,11 @@ async def run_plugin(
             consumer=consumer,
             worker=worker,
             states=states,
-            backfill=Backfill(log, log_id, data.archive),
             start=start,
             forgotten=reset,
             counters=counters or PluginCounters(),
             stop=stop,
             drain=drain,
-            max_records=max_records,
         )
         await run_consumer(
             log,

@@ -2,7 +2,7 @@
 
 One batch, in this order:
 
-1. records of open partitions are read, from the archive up to the first offset of the log, then from the log;
+1. records of open partitions are read;
 2. the plug-in has handled their events, in order within each partition;
 3. its metrics, and the dead letters of records that it failed at, are on the log, in one append;
 4. the group's positions are after the batch; a partition that was lost is dropped here;
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from unstable_stream.errors import FencedError, OffsetOutOfRangeError, RecordsLostError
+from unstable_stream.errors import FencedError, OffsetOutOfRangeError, PluginError
 from unstable_stream.log.port import (
     Consumer,
     EventLog,
@@ -38,7 +38,6 @@ from unstable_stream.log_lines import get_logger
 from unstable_stream.streams.consumer import is_processed, wait_for_stop
 from unstable_stream.streams.dead_letters import DeadLetters
 from unstable_stream.streams.plugins import Plugin
-from unstable_stream.streams.plugins.backfill import Backfill
 from unstable_stream.streams.plugins.state import PluginStates, Saved
 from unstable_stream.streams.plugins.worker import Attempt, Failure, PluginWorker
 
@@ -61,8 +60,6 @@ class PluginCounters:
     """Attempts after a failure."""
     rejected: int = 0
     """Records set aside."""
-    archived: int = 0
-    """Records read from the archive."""
     position_ms: int = 0
     """Time of the last finished record, Unix milliseconds."""
 
@@ -70,13 +67,6 @@ class PluginCounters:
 def plugin_group(plugin: Plugin, run_id: str | None) -> str:
     """Return the consumer group of a plug-in. A group for one run differs from the group for all runs."""
     return plugin.source if run_id is None else f"{plugin.source}/{run_id}"
-
-
-@dataclass(slots=True)
-class _Partition:
-    next_offset: int
-    log_from: int | None
-    """The archive is read up to this offset, then the log; ``None``: the log is read now."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -93,8 +83,6 @@ class PluginSink:
     """The plug-in's thread, already started."""
     states: PluginStates | None
     """The plug-in's file of states; ``None``: it keeps no state. Closed with the sink."""
-    backfill: Backfill
-    """Reads the records that the log no longer has."""
     start: Start
     """The place to begin in partitions without a stored position."""
     forgotten: bool
@@ -105,25 +93,19 @@ class PluginSink:
     """Ends a pause before a retry."""
     drain: bool
     """True: after ``stop`` the sink goes on without pauses. False: it leaves its records unhandled."""
-    max_records: int
-    """The most records read from the archive at once."""
 
     def __post_init__(self) -> None:
         self._group = plugin_group(self.plugin, self.run_id)
         self._letters = DeadLetters(self._group, self.run_id)
         self._begun: set[TopicPartition] = set()
-        self._open: dict[TopicPartition, _Partition] = {}
+        self._open: dict[TopicPartition, int] = {}
+        """The next offset to handle."""
 
     # -- partitions ---------------------------------------------------------------------------
 
-    @property
-    def busy(self) -> bool:
-        """True while a partition is read from the archive."""
-        return any(one.log_from is not None for one in self._open.values())
-
     def positions(self) -> Positions:
         """Return the next offset to handle, for every open partition."""
-        return {at: one.next_offset for at, one in self._open.items()}
+        return dict(self._open)
 
     async def follow(self, assigned: Set[TopicPartition]) -> Positions:
         """Forget lost partitions; find the offset to go on from in new ones."""
@@ -134,27 +116,55 @@ class PluginSink:
             return {}
         committed = await self.consumer.committed()
         stored = {at: await self._stored(at, committed) for at in sorted(gained)}
-        begins = await self.backfill.begin(stored, self.start)
-        self._open |= {at: _Partition(begin.offset, begin.log_from) for at, begin in begins.items()}
+        begins = await self._beginnings(stored)
+        self._open |= begins
         self._begun |= begins.keys()
         # Store the beginnings at once. After a kill, a new look could find a later end, or a forgotten
         # position.
-        fresh = {at: begin.offset for at, begin in begins.items() if stored[at] is None}
+        fresh = {at: begin for at, begin in begins.items() if stored[at] is None}
         if fresh:
             await self._store(fresh, {})
-        # While the archive is read, the log's reader waits at the end: polling finds nothing and keeps
-        # membership.
-        return {at: begin.offset if begin.log_from is None else begin.end for at, begin in begins.items()}
+        return begins
+
+    async def _beginnings(self, stored: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:
+        """Return the offsets to go on from; ``stored``: the next offsets, ``None`` where there is none.
+
+        Raises:
+            PluginError: the log ends before a stored offset, or it has deleted records that were not handled,
+                and nothing of the topic may expire.
+        """
+        settings = await self.log.topic_settings()
+        found: dict[TopicPartition, int] = {}
+        for topic in {at.topic for at in stored}:
+            firsts, ends = await self.log.beginning_offsets(topic), await self.log.end_offsets(topic)
+            starts = firsts if self.start == "beginning" else ends
+            if isinstance(self.start, int):
+                starts = await self.log.offsets_for_time(topic, self.start)
+            for at, known in stored.items():
+                if at.topic != topic:
+                    continue
+                first, end = firsts[at], ends[at]
+                if known is not None and known > end:
+                    raise PluginError(
+                        f"the plug-in has handled {at} up to {known}, but the log ends at {end}: it "
+                        "lost records (a power cut, or a topic or file put back), and the plug-in's "
+                        "state counts them. Handle all anew: unstable-stream consume PLUGIN --reset"
+                    )
+                if known is not None and known < first:
+                    gone = f"{at}: offsets {known} to {first - 1} were deleted before they were handled"
+                    spec = settings[topic]
+                    if spec.retention_ms is None and spec.cleanup_policy == "delete":
+                        raise PluginError(
+                            f"{gone}. Restore the log, or handle all that is left anew: unstable-stream "
+                            "consume PLUGIN --reset"
+                        )
+                    _log.warning(gone, plugin=self.plugin.name)
+                found[at] = starts[at] if known is None else max(known, first)
+        return found
 
     def deleted(self, error: OffsetOutOfRangeError) -> None:
-        """Open all partitions again: retention was faster than the plug-in. All handled work is stored.
-
-        Where the log lost what was handled, it stays handled, and the plug-in goes on from its position.
-        """
-        if isinstance(error, RecordsLostError):
-            _log.error("the log lost records that were handled; they stay so", reason=str(error))
-        else:
-            _log.info("looking for deleted records in the archive", reason=str(error))
+        """Open all partitions again: retention was faster than the plug-in. All handled work is stored."""
+        _log.info("the next records are not in the log", reason=str(error))
         self._open.clear()
 
     async def may_leave(self, elsewhere: Positions) -> bool:
@@ -162,13 +172,10 @@ class PluginSink:
         return await is_processed(self.log, self._group, elsewhere)
 
     async def close(self) -> None:
-        """Close the archive and the file of states."""
+        """Close the file of states."""
         self._open.clear()
-        try:
-            await self.backfill.release()
-        finally:
-            if self.states is not None:
-                await self.worker.do(self.states.close)
+        if self.states is not None:
+            await self.worker.do(self.states.close)
 
     async def _stored(self, at: TopicPartition, committed: Positions) -> int | None:
         """Restore a partition's states and return its next offset; ``None`` if it was never read."""
@@ -195,46 +202,19 @@ class PluginSink:
     # -- records ------------------------------------------------------------------------------
 
     async def process(self, records: Sequence[StoredRecord], read_up_to: Positions) -> Positions:
-        """Handle these records, and some archived records of each partition that still reads the archive.
+        """Handle these records.
 
         If ``stop`` is set in a pause before a retry, the remaining records stay unhandled, unless the sink
         drains: the loop reads on then, and later positions must not pass records that nobody handled.
         """
         await self._work(records)
-        from_log: dict[TopicPartition, int] = {}
-        for at in [at for at, one in self._open.items() if one.log_from is not None]:
-            from_log |= await self._fill(at)
-        return from_log
+        return {}
 
     async def settle(self, read_up_to: Positions) -> None:
         """Commit positions past offsets without a record, such as the markers of transactions."""
-        behind = {
-            at: read_up_to[at]
-            for at, one in self._open.items()
-            if one.log_from is None and one.next_offset < read_up_to.get(at, 0)
-        }
+        behind = {at: read_up_to[at] for at, offset in self._open.items() if offset < read_up_to.get(at, 0)}
         if behind:
             await self._store(behind, {})
-
-    async def _fill(self, at: TopicPartition) -> Positions:
-        """Handle some archived records. After the last one, return the offset at which the log goes on."""
-        partition = self._open.get(at)
-        if partition is None or partition.log_from is None:
-            return {}
-        log_from = partition.log_from
-        records = await self.backfill.read(at, partition.next_offset, log_from, self.max_records)
-        self.counters.archived += len(records)
-        await self._work(records)
-        if records or self.stop.is_set() or at not in self._open:
-            return {}
-        await self.backfill.release()
-        partition.next_offset = log_from
-        partition.log_from = await self.backfill.extend(at, log_from)
-        if partition.log_from != log_from:
-            return {}
-        partition.log_from = None
-        _log.info("going over from the archive to the log", partition=str(at), offset=log_from)
-        return {at: log_from}
 
     async def _work(self, records: Sequence[StoredRecord]) -> None:
         pending = [record for record in records if self._is_next(record)]
@@ -254,10 +234,9 @@ class PluginSink:
             limit = len(pending)
 
     def _is_next(self, record: StoredRecord) -> bool:
-        partition = self._open.get(TopicPartition(record.topic, record.partition))
-        if partition is None or record.offset < partition.next_offset:
-            return False  # the partition was lost after the read, or the record was read a second time
-        return partition.log_from is None or record.offset < partition.log_from
+        # The partition may be lost after the read, or the record be read a second time.
+        next_offset = self._open.get(TopicPartition(record.topic, record.partition))
+        return next_offset is not None and record.offset >= next_offset
 
     async def _insist(self, record: StoredRecord, failure: Failure) -> bool:
         """Try again, then set the record aside; ``False``: ``stop`` came first, and nothing drains."""
@@ -300,8 +279,7 @@ class PluginSink:
         self, positions: Positions, changed: Mapping[TopicPartition, Mapping[str, bytes]]
     ) -> None:
         kept = await self._commit(positions)
-        for at, offset in kept.items():
-            self._open[at].next_offset = offset
+        self._open |= kept
         if self.states is not None and kept:
             saved = {at: Saved(offset, changed.get(at, {})) for at, offset in kept.items()}
             await self.worker.do(partial(self.states.save, saved))
