@@ -14,7 +14,7 @@ _TABLES: Final = re.compile(r"^## Playable .*?(?=^## (?!Not playable))", re.MULT
 
 
 def environments_page(text: str) -> str:
-    """Return the page with new tables; its prose stays. Takes half a minute: some search for solvable levels."""
+    """Return the page with new tables; its prose stays. It takes half a minute: some search for levels."""
     playable: list[str] = []
     refused: dict[tuple[str, str], list[str]] = defaultdict(list)
     for env_id in list_environments():
