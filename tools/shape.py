@@ -61,6 +61,13 @@ class Module:
                     yield inner if inner in modules else node.module
 
 
+def is_record(klass: ast.ClassDef) -> bool:
+    """Return whether objects of a class only hold values: an event, a row, a section of the configuration."""
+    made = [ast.unparse(each) for each in klass.decorator_list if "dataclass" in ast.unparse(each)]
+    own = any(isinstance(each, Functions) and each.name == "__init__" for each in klass.body)
+    return not own and all("frozen=True" in each for each in made)
+
+
 def fields_of(klass: ast.ClassDef) -> set[str]:
     """Return the names annotated in the body of the class or assigned to ``self`` in ``__init__``."""
     names = {
@@ -104,7 +111,7 @@ def measured() -> dict[str, list[str] | int]:
                 functions.append(f"{module.name}.{node.name}")
             elif isinstance(node, ast.ClassDef):
                 homes[node.name].add(module.name)
-                if len(fields_of(node)) > MANY_FIELDS:
+                if not is_record(node) and len(fields_of(node)) > MANY_FIELDS:
                     many_fields.append(f"{module.name}.{node.name}")
     top = [module for module in modules.values() if module.name.count(".") == 1]
     circles = circles_of({name: {*module.imported(modules)} - {name} for name, module in modules.items()})

@@ -21,8 +21,9 @@ from unstable_stream.archive import (
     query_arrow,
 )
 from unstable_stream.archive.batches import export_batches
-from unstable_stream.archive.export import MANIFEST, default_tables, export_run
+from unstable_stream.archive.export import default_tables, export_run
 from unstable_stream.archive.reference import relations
+from unstable_stream.archive_address import MANIFEST
 from unstable_stream.errors import ArchiveError, RunError
 from unstable_stream.stores import Store
 

@@ -3,7 +3,8 @@
 from unstable_stream.archive import StreamedResult, query, stream
 from unstable_stream.archive.batches import BatchFormat, export_batches
 from unstable_stream.archive.examples import EXAMPLES
-from unstable_stream.archive.export import Manifest, export_run
+from unstable_stream.archive.export import export_run
+from unstable_stream.archive.exported import Manifest
 from unstable_stream.archive.reference import Relation, relations
 from unstable_stream.views.report import find_runs, write_report
 

@@ -57,11 +57,11 @@ class Pushed:
 
 
 class PlacedRun(Protocol):
-    """What is pushed of a :class:`Run`."""
+    """The part of a :class:`Run` that a push needs."""
 
     @property
     def place(self) -> Place:
-        """Where it is recorded."""
+        """The place that recorded it."""
 
     @property
     def id(self) -> str:

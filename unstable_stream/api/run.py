@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from unstable_stream.api.what_if import Source
     from unstable_stream.api.why import Why
     from unstable_stream.archive.batches import BatchFormat
-    from unstable_stream.archive.export import Manifest
+    from unstable_stream.archive.exported import Manifest
     from unstable_stream.extensions import Spec
     from unstable_stream.hindsight.rating_set import Rerated
     from unstable_stream.hindsight.rederive import Rederived

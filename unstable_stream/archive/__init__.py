@@ -3,6 +3,7 @@
 from unstable_stream.archive.batch import ArchivedRecord
 from unstable_stream.archive.dropping import DroppedRun, drop_run, dropped_error, dropped_runs, keep_dropped
 from unstable_stream.archive.missing import Missing, missing_in_archive
+from unstable_stream.archive.opening import archive_bytes, open_archive, open_store
 from unstable_stream.archive.read import (
     Cancel,
     QueryResult,
@@ -16,9 +17,9 @@ from unstable_stream.archive.read import (
     write_parquet,
 )
 from unstable_stream.archive.records import ArchivedRow, RecordReader
-from unstable_stream.archive.store import SCHEMA_VERSION, archive_bytes, copy_archive, open_archive
+from unstable_stream.archive.store import SCHEMA_VERSION, copy_archive
 from unstable_stream.archive.writer import ArchiveWriter
-from unstable_stream.archive.writing import Prepared, Tidied, Written, open_store
+from unstable_stream.archive.writing import Prepared, Tidied, Written
 
 __all__ = [
     "SCHEMA_VERSION",

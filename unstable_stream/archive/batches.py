@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from unstable_stream.archive.export import find_exported_run, with_plain_json, written_beside
-from unstable_stream.archive.store import open_archive
+from unstable_stream.archive.opening import open_archive
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveError
 

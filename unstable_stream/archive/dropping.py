@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from unstable_stream.archive.opening import open_archive, open_store
 from unstable_stream.archive.read import query
-from unstable_stream.archive.store import Connection, WritableArchive, open_archive
-from unstable_stream.archive.writing import DroppedRun, open_store
+from unstable_stream.archive.store import Connection, WritableArchive
+from unstable_stream.archive.writing import DroppedRun
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import RunError
 

@@ -17,8 +17,9 @@ import msgspec
 
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.dropping import dropped_error
+from unstable_stream.archive.exported import ExportedTable, Manifest
 from unstable_stream.archive.missing import Missing
-from unstable_stream.archive.store import open_archive
+from unstable_stream.archive.opening import open_archive
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.view_files import load_views
 from unstable_stream.archive_address import MANIFEST, ArchiveAddress
@@ -28,9 +29,6 @@ from unstable_stream.stores import Store, checked_address, is_address
 from unstable_stream.version import __version__
 
 __all__ = [
-    "MANIFEST",
-    "ExportedTable",
-    "Manifest",
     "default_tables",
     "export_run",
     "find_exported_run",
@@ -38,37 +36,8 @@ __all__ = [
     "written_beside",
 ]
 
-_FORMAT: Final = "unstable-stream export"
-_FORMAT_VERSION: Final = 1
 # Rows of `events` and `turns` are kilobytes; whoever reads a file has a group of them in memory at a time.
 _ROW_GROUP_ROWS: Final = 20_480
-
-
-class ExportedTable(msgspec.Struct, frozen=True):
-    """One file of an export."""
-
-    file: str
-    rows: int
-    bytes: int
-
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of an export, stored as ``manifest.json``."""
-
-    format: str = _FORMAT
-    format_version: int = _FORMAT_VERSION
-    run_id: str
-    run_name: str | None
-    exported_at: str
-    """Time of the export: UTC, ISO 8601."""
-    package_version: str
-    schema_version: int
-    """Schema version of the archive; the reference of that version explains the columns."""
-    log_ids: list[str]
-    """The logs that the run's records were read from."""
-    tables: dict[str, ExportedTable]
-    missing: list[str] = []
-    """Ranges that the archive lacks and that may be of the run: ``topic[partition]@first to last``."""
 
 
 def default_tables() -> list[str]:

@@ -9,14 +9,44 @@ import duckdb
 import msgspec
 
 from unstable_stream.archive.batch import EVENTS
-from unstable_stream.archive.export import MANIFEST, Manifest
 from unstable_stream.archive.limits import lock, reader_settings
 from unstable_stream.archive.store import SCHEMA_VERSION, Connection, ensure_schema
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.tables.declare import Table
+from unstable_stream.archive_address import MANIFEST
 from unstable_stream.errors import ArchiveError
 
-__all__ = ["open_export"]
+__all__ = ["ExportedTable", "Manifest", "open_export"]
+
+_FORMAT: Final = "unstable-stream export"
+_FORMAT_VERSION: Final = 1
+
+
+class ExportedTable(msgspec.Struct, frozen=True):
+    """One file of an export."""
+
+    file: str
+    rows: int
+    bytes: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of an export, stored as ``manifest.json``."""
+
+    format: str = _FORMAT
+    format_version: int = _FORMAT_VERSION
+    run_id: str
+    run_name: str | None
+    exported_at: str
+    """Time of the export: UTC, ISO 8601."""
+    package_version: str
+    schema_version: int
+    """Schema version of the archive; the reference of that version explains the columns."""
+    log_ids: list[str]
+    """The logs that the run's records were read from."""
+    tables: dict[str, ExportedTable]
+    missing: list[str] = []
+    """Ranges that the archive lacks and that may be of the run: ``topic[partition]@first to last``."""
 
 
 def open_export(directory: Path, *, files: bool = False) -> Connection:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from unstable_stream.archive.batch import EVENTS, ArchivedRecord, Batch, build_batch
 from unstable_stream.archive.known_ids import KnownIds
-from unstable_stream.archive.store import Connection, WritableArchive, open_archive
+from unstable_stream.archive.store import Connection, WritableArchive, connect_file, naming_damage
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.writing import DroppedRun, LogPartition, Tidied, lacks_records
 from unstable_stream.errors import ArchiveError
@@ -179,7 +179,8 @@ class FileStore:
         names = [event_id for event_id, suspect in zip(event_ids, suspects, strict=True) if suspect]
         with self._unstored_lock:
             known = self._unstored.intersection(names)
-        with open_archive(self.path, timeout_s=self._timeout_s) as connection:
+        connection = connect_file(self.path, read_only=True, files=False, timeout_s=self._timeout_s)
+        with naming_damage(self.path, connection):
             connection.register("suspects", pa.table({"id": pa.array(names, pa.string())}))
             stored = connection.execute(
                 "SELECT event_id FROM events WHERE type IS NOT NULL AND event_id IN (SELECT id FROM suspects)"

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from unstable_stream.archive.opening import open_archive
 from unstable_stream.archive.read import arrow_reader
-from unstable_stream.archive.store import open_archive
 from unstable_stream.archive_address import ArchiveAddress, is_shared
 
 __all__ = ["Coded", "SeatColumns", "archived_parents", "archived_seats"]

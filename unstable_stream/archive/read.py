@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from unstable_stream.archive.batch import EVENTS
+from unstable_stream.archive.opening import open_archive
 from unstable_stream.archive.sql_errors import explain
 from unstable_stream.archive.statements import admit
 from unstable_stream.archive.store import (
     Connection,
-    open_archive,
     unreadable,
     with_all_columns,
 )

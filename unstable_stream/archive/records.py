@@ -7,7 +7,8 @@ from typing import Any, Final, NamedTuple
 
 import duckdb
 
-from unstable_stream.archive.store import connect, unreadable
+from unstable_stream.archive.opening import connect
+from unstable_stream.archive.store import unreadable
 from unstable_stream.archive_address import ArchiveAddress, is_shared
 from unstable_stream.errors import ArchiveError
 

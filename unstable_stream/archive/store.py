@@ -23,7 +23,7 @@ from unstable_stream.archive.sql_errors import explain
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.tables.declare import Column
 from unstable_stream.archive.view_files import load_views, macros
-from unstable_stream.archive_address import ArchiveAddress, is_export, is_shared
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
 from unstable_stream.version import __version__
 
@@ -31,12 +31,11 @@ __all__ = [
     "SCHEMA_VERSION",
     "Connection",
     "WritableArchive",
-    "archive_bytes",
-    "connect",
+    "connect_file",
     "copy_archive",
     "definitions_digest",
     "ensure_schema",
-    "open_archive",
+    "naming_damage",
     "unreadable",
     "with_all_columns",
 ]
@@ -102,43 +101,6 @@ def definitions_digest() -> str:
     return hashlib.sha256("".join(statements).encode()).hexdigest()
 
 
-@contextlib.contextmanager
-def open_archive(
-    path: ArchiveAddress,
-    *,
-    read_only: bool = True,
-    files: bool = False,
-    timeout_s: float = 10.0,
-    records_only: bool = False,
-) -> Iterator[Connection]:
-    """Open an existing archive (``with open_archive(path) as con``); leave soon, a writer may be waiting.
-
-    A shared archive or an export is opened as it is now, in memory; nobody waits for its readers.
-
-    Args:
-        path: the archive.
-        read_only: by default nothing can be changed; a shared archive and an export never can.
-        files: other files may be read and written. In one process either all connections may, or none: the
-            others wait.
-        timeout_s: how long to wait while another process holds it.
-        records_only: only ``events`` and the archive's own tables are asked for, which opens a shared archive
-            sooner.
-
-    Raises:
-        ArchiveBusyError: another process held it for ``timeout_s`` seconds.
-        ArchiveError: there is none, it is not an archive, or a newer version of the package wrote it; or
-            DuckDB failed on it inside the block, e.g. because it is damaged.
-    """
-    connection = connect(
-        path, read_only=read_only, files=files, timeout_s=timeout_s, records_only=records_only
-    )
-    try:
-        with connection:
-            yield connection
-    except duckdb.Error as error:
-        raise unreadable(path, error) from error
-
-
 def unreadable(path: ArchiveAddress, error: duckdb.Error) -> ArchiveError:
     """Return what to raise when DuckDB cannot read an archive."""
     return ArchiveError(
@@ -147,30 +109,18 @@ def unreadable(path: ArchiveAddress, error: duckdb.Error) -> ArchiveError:
     )
 
 
-def connect(
-    path: ArchiveAddress,
-    *,
-    read_only: bool = True,
-    files: bool = False,
-    timeout_s: float = 10.0,
-    records_only: bool = False,
-) -> Connection:
-    """Return what :func:`open_archive` yields; the caller closes it, and raises :func:`unreadable`."""
-    if is_shared(path):
-        if not read_only:
-            raise ArchiveError(f"{path} is a shared archive: only archivers change it")
-        # Imported here: deltalake may not be installed.
-        from unstable_stream.archive.shared.snapshot import open_shared
+@contextlib.contextmanager
+def naming_damage(path: ArchiveAddress, connection: Connection) -> Iterator[None]:
+    """Close a connection in the end; raise DuckDB's errors as :func:`unreadable`."""
+    try:
+        with connection:
+            yield
+    except duckdb.Error as error:
+        raise unreadable(path, error) from error
 
-        return open_shared(path, files=files, records_only=records_only)
-    path = Path(path)
-    if is_export(path):
-        if not read_only:
-            raise ArchiveError(f"{path} is an export, which is only read")
-        # Imported here: whoever exports imports this module.
-        from unstable_stream.archive.exported import open_export
 
-        return open_export(path, files=files)
+def connect_file(path: Path, *, read_only: bool, files: bool, timeout_s: float) -> Connection:
+    """Return a connection to an archive's file; see :func:`~.opening.open_archive`."""
     if not path.is_file():
         raise ArchiveError(
             f"no archive at {path}: start a run first, or make one of an existing log with "
@@ -231,22 +181,6 @@ def _lacking_columns(connection: Connection) -> dict[str, list[Column]]:
         name: [column for column in declared.get(name, ()) if column.name not in columns]
         for name, columns in there.items()
     }
-
-
-def archive_bytes(archive: ArchiveAddress) -> int:
-    """Return the size of an archive; of a shared one, of the files that a reader sees now.
-
-    Raises:
-        ArchiveError: there is no shared archive of this address.
-        ArchiveBusyError: its store cannot be reached.
-        FileNotFoundError: there is no such file.
-    """
-    if not is_shared(archive):
-        return Path(archive).stat().st_size
-    # Imported here: deltalake may not be installed.
-    from unstable_stream.archive.shared.table import SharedTable
-
-    return sum(file.size for file in SharedTable(archive).files())
 
 
 def copy_archive(path: Path, target: Path, *, timeout_s: float = 60.0) -> None:

@@ -19,8 +19,9 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from unstable_stream.archive.batch import ArchivedRecord, Batch
+from unstable_stream.archive.opening import open_store
 from unstable_stream.archive.records import RecordReader
-from unstable_stream.archive.writing import LogPartition, Prepared, Written, lacks_records, open_store
+from unstable_stream.archive.writing import LogPartition, Prepared, Written, lacks_records
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.log_lines import get_logger
 

@@ -6,11 +6,10 @@ and what is not written twice, is one code: :class:`~.writer.ArchiveWriter` and 
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from unstable_stream.archive.batch import ArchivedRecord, Batch, Rejection
-from unstable_stream.archive_address import ArchiveAddress, is_export, is_shared
+from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveError
 
 __all__ = [
@@ -21,7 +20,6 @@ __all__ = [
     "Tidied",
     "Written",
     "lacks_records",
-    "open_store",
 ]
 
 
@@ -145,32 +143,6 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Leave the archive in order."""
-
-
-def open_store(archive: ArchiveAddress, *, create: bool = True, timeout_s: float = 60.0) -> Store:
-    """Open an archive to write to it.
-
-    Args:
-        archive: a path, or the address of a shared archive.
-        create: make it if there is none, and give it tables that an older package did not have.
-        timeout_s: how long to wait for others before :class:`~unstable_stream.errors.ArchiveBusyError`.
-
-    Raises:
-        ArchiveError: there is something else, it is an export, or a newer version of the package wrote it.
-    """
-    if is_export(archive):
-        raise ArchiveError(
-            f"{archive} is an export, which is only read: name another directory with --data, or delete the "
-            "export to be rid of the run"
-        )
-    # Imported here: the one is not needed for the other, and deltalake may not be installed.
-    if is_shared(archive):
-        from unstable_stream.archive.shared.store import SharedStore
-
-        return SharedStore(archive, create=create, timeout_s=timeout_s)
-    from unstable_stream.archive.file_store import FileStore
-
-    return FileStore(Path(archive), timeout_s=timeout_s)
 
 
 def lacks_records(archive: ArchiveAddress) -> ArchiveError:

@@ -14,7 +14,8 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from unstable_stream.archive.dropping import DroppedRun, dropped_error, dropped_runs
-from unstable_stream.archive.store import Connection, open_archive
+from unstable_stream.archive.opening import open_archive
+from unstable_stream.archive.store import Connection
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveError
 from unstable_stream.events.run_ids import no_run
