@@ -30,7 +30,7 @@ from unstable_stream.proofs.verify import verify_run
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import list_runs
 from unstable_stream.streams.plugins.host import PluginCounters, run_plugin
-from unstable_stream.streams.processors import run_processors
+from unstable_stream.streams.service import run_processors
 from unstable_stream.tracking.prometheus import run_monitor
 from unstable_stream.tracking.terminal_interface import watch_run
 from unstable_stream.workers.archiver import run_archiver

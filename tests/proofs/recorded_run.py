@@ -39,7 +39,8 @@ from unstable_stream.log.reading import events_to_end, read_to_end, readable_eve
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.runs.config import ReinforceConfig, RunConfig
 from unstable_stream.runs.recording import start_run
-from unstable_stream.streams.processors import rating_processor, reward_processor, run_processors
+from unstable_stream.streams.processors import rating_processor, reward_processor
+from unstable_stream.streams.service import run_processors
 
 ENVS = ("TicTacToe-v0-train", "ThreePlayerTicTacToe-v0-train")
 UPDATES = 3

@@ -17,7 +17,7 @@ from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import run_started
 from unstable_stream.streams.plugins import Context, Plugin, consumer
 from unstable_stream.streams.plugins.host import run_plugin
-from unstable_stream.streams.processors import run_processors
+from unstable_stream.streams.service import run_processors
 from unstable_stream.streams.snapshots import SnapshotPace
 from unstable_stream.workers.archiver import run_archiver
 from unstable_stream.workers.collector import Collector

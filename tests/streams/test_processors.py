@@ -22,8 +22,8 @@ from unstable_stream.runs.resume import resume_run
 from unstable_stream.streams.processors import (
     rating_processor,
     reward_processor,
-    run_processors,
 )
+from unstable_stream.streams.service import run_processors
 
 
 @pytest.fixture

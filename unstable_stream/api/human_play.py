@@ -305,7 +305,7 @@ class HumanGame:
 
     async def _store(self, log: EventLog, says: str) -> None:
         """Rate the game, and put it into the archive."""
-        from unstable_stream.streams.processors import run_processors
+        from unstable_stream.streams.service import run_processors
         from unstable_stream.workers.archiver import run_archiver
 
         self._set("storing", says)

@@ -164,7 +164,7 @@ def processors(
     if runtime not in ("generic", "faust"):
         raise ConfigError(f"--runtime {runtime!r}: expected generic or faust")
     chosen: Literal["generic", "faust"] = "faust" if runtime == "faust" else "generic"
-    from unstable_stream.streams.processors import run_processors
+    from unstable_stream.streams.service import run_processors
 
     async def serve() -> None:
         async with _stopped_by_signals() as stop, place.opened_log() as log:

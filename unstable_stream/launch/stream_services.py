@@ -27,7 +27,7 @@ async def serve_stream(
     # Imported here: each service loads only what it needs.
     if service == "processors":
         with loading():
-            from unstable_stream.streams.processors import run_processors
+            from unstable_stream.streams.service import run_processors
 
         runtime = config.processors.runtime
         await run_processors(log, run_id, stop, runtime=runtime, location=config.log)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from unstable_stream.extensions import Spec
 from unstable_stream.log.port import EventLog
@@ -25,7 +25,6 @@ __all__ = [
     "host_processors",
     "rating_processor",
     "reward_processor",
-    "run_processors",
 ]
 
 
@@ -169,40 +168,3 @@ async def host_processors(
         for one in hosts:
             one.cancel()  # safe at any point: an open transaction is aborted
         await asyncio.gather(*hosts, return_exceptions=True)
-
-
-async def run_processors(
-    log: EventLog,
-    run_id: str | None,
-    stop: asyncio.Event,
-    *,
-    runtime: Literal["generic", "faust"] = "generic",
-    location: str = "local",
-    drain: bool = True,
-    on_ready: Callable[[], None] = lambda: None,
-) -> None:
-    """Host the processors of one run, or of all runs, until ``stop``.
-
-    Args:
-        log: the event log.
-        run_id: see :func:`fold_sinks`.
-        stop: ends them.
-        runtime: the host of the processors.
-        location: the location of ``log``, for a runtime that opens its own connections.
-        drain: after ``stop``, first process all records.
-        on_ready: called when the processors have joined their groups and restored their state.
-
-    Raises:
-        EventError: no such run.
-        ConfigError: no processor can be made from these settings, or the runtime cannot read this log.
-        ServiceError: a fold failed; nothing of its batch was committed.
-        FencedError: another process takes the partitions over.
-    """
-    async with RunDirectory(log) as runs:
-        sinks = await fold_sinks(log, runs, run_id)
-        if runtime == "faust":
-            from unstable_stream.streams.faust import run_on_faust  # loads Faust
-
-            await run_on_faust(sinks, location, stop=stop, drain=drain, on_ready=on_ready)
-        else:
-            await host_processors(sinks, stop=stop, drain=drain, on_ready=on_ready)
