@@ -1,6 +1,6 @@
 """How each algorithm learns the quickstart's game: play the runs, keep their numbers, write the table.
 
-python docs/build_algorithm_table.py DATA [NAME ...]   # first plays the runs that are not kept yet, in DATA
+python -m experiments.algorithms DATA [NAME ...]   # first plays the runs that are not kept yet, in DATA
 
 The runs go one after another; one that was interrupted is resumed. In ``docs/data``,
 ``algorithms-evaluations.csv`` has a row for each opponent that a run was evaluated against,

@@ -9,6 +9,7 @@ from typing import ClassVar, Self
 
 __all__ = [
     "AdapterError",
+    "ArchiveAheadError",
     "ArchiveBusyError",
     "ArchiveError",
     "CheckpointError",
@@ -46,6 +47,9 @@ class UnstableStreamError(Exception):
 
     retriable: ClassVar[bool] = False
     """``True`` if the same call may succeed later although nobody changes anything."""
+    final: ClassVar[bool] = False
+    """``True`` if a service must not start again before somebody has mended the cause: it would go on without
+    what is missing."""
 
 
 class ConfigError(UnstableStreamError):
@@ -106,6 +110,8 @@ class PartitionsChangedError(EventLogError):
 
 class OffsetOutOfRangeError(EventLogError):
     """The position asked for lies before the first retained record or beyond the end."""
+
+    final = True
 
     @classmethod
     def of(cls, partition: object, offset: int, begin: int, end: int) -> Self:
@@ -194,6 +200,12 @@ class StoreUnavailableError(StoreError):
 
 class ArchiveError(UnstableStreamError):
     """A failed operation on the archive."""
+
+
+class ArchiveAheadError(ArchiveError):
+    """The archive has records that the log has lost."""
+
+    final = True
 
 
 class ReportError(UnstableStreamError):

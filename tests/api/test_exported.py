@@ -1,6 +1,7 @@
 """The directory of an export in the place of a data directory, as a user names it."""
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from unstable_stream.api.place import Place
 from unstable_stream.api.replaying import Replay
 from unstable_stream.api.serving import archive
 from unstable_stream.api.why import find_why
+from unstable_stream.archive import open_archive
+from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive_address import ARCHIVE_VARIABLE, archive_exists, archive_state
 from unstable_stream.cli import app
 from unstable_stream.events import encode_event
@@ -53,6 +56,15 @@ def test_commands_read_an_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert here.exit_code == 0, (command, here.output)
         assert here.stdout == there.stdout
     assert repr(find_why(kept, "run-a:update:1")) == repr(find_why(place, "run-a:update:1"))
+    old = tmp_path / "old.duckdb"
+    shutil.copyfile(place.data.archive_file, old)
+    with open_archive(old, read_only=False) as connection:  # as version 0.1 made it
+        for table in ("events", *(table.name for table in TABLES)):
+            connection.execute(f'ALTER TABLE "{table}" DROP COLUMN record_number')
+        connection.execute("UPDATE schema_version SET version = 2")
+    export_run(old, "run-a", tmp_path / "of-old")
+    of_old = find_why(Place.at(tmp_path / "of-old"), "run-a:update:1")
+    assert repr(of_old) == repr(find_why(place, "run-a:update:1"))
     replayed = [
         [encode_event(event) for event in Replay(each, "run-a", source="archive")] for each in (place, kept)
     ]
@@ -62,3 +74,19 @@ def test_commands_read_an_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert [line.run_id for line in shelf.runs()] == ["run-a"]
     refused = _call(out, "archive", "--drop", "run-a", "--yes", "--idle-days", "0")
     assert "is an export, which is only read" in str(refused.exception)
+
+
+def test_an_export_takes_no_run_and_hides_no_archive(tmp_path: Path) -> None:
+    place = Place.at(tmp_path / "data")
+    append(place.root, made_up_run("run-a", updates=1))
+    archive(place)
+    (place.root / "manifest.json").write_text('{"name": "of a web page"}')
+    assert _call(place.root, "runs", "--csv").exit_code == 0
+    export_run(place.archive, "run-a", tmp_path / "out")
+    before = sorted((tmp_path / "out").iterdir())
+    refused = _call(tmp_path / "out", "train", "examples/simpletak.toml", "-q")
+    assert refused.exit_code == 1
+    assert "is an export, which is only read: name another data directory" in str(refused.exception)
+    refused = _call(tmp_path / "out", "archive", "--drop", "run-a")
+    assert "is an export, which is only read: delete it" in str(refused.exception)
+    assert sorted((tmp_path / "out").iterdir()) == before

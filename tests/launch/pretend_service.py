@@ -5,7 +5,7 @@ import signal
 import sys
 from pathlib import Path
 
-from unstable_stream.errors import FencedError, LearnerError, StoreUnavailableError
+from unstable_stream.errors import FencedError, LearnerError, OffsetOutOfRangeError, StoreUnavailableError
 from unstable_stream.launch.death import write_death
 
 
@@ -23,6 +23,12 @@ def main(behaviour: str, directory: Path) -> int:
         return 5
     if behaviour == "dies-alike":
         write_death(output, LearnerError("it went wrong"))
+        return 1
+    if behaviour == "dies-elsewhere":
+        write_death(output, LearnerError(f"cannot allocate {number} GB at 0x{number:x}f"))
+        return 1
+    if behaviour == "log-too-short":
+        write_death(output, OffsetOutOfRangeError.of("steps[0]", 1000, 0, 900 + number))
         return 1
     if behaviour == "store-away":
         write_death(output, StoreUnavailableError("s3://runs is away"))

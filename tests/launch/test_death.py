@@ -1,10 +1,11 @@
 """A process writes the error it dies of beside its output; one that could not has left its last lines."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
-from unstable_stream.errors import LearnerError, StoreUnavailableError
+from unstable_stream.errors import LearnerError, OffsetOutOfRangeError, StoreUnavailableError
 from unstable_stream.launch.death import Death, Output, write_death
 from unstable_stream.runs.data_dir import DataDir
 
@@ -12,10 +13,18 @@ from unstable_stream.runs.data_dir import DataDir
 def test_the_error_is_known_with_its_type_and_whether_it_may_pass(tmp_path: Path) -> None:
     output = Output(tmp_path / "logs" / "learner.log")
     write_death(output.path, LearnerError("the loss is nan\nat update 3"))
-    assert output.death() == Death("LearnerError", "the loss is nan\nat update 3")
+    assert output.death() == Death("LearnerError", "the loss is nan\nat update 3", pid=os.getpid())
+    assert output.death(os.getpid()) == output.death()
+    assert output.death(os.getppid()) is None, "another process wrote it"
     assert str(output.death()) == "LearnerError: the loss is nan at update 3"
     write_death(output.path, StoreUnavailableError("s3://runs could not be reached"))
-    assert output.death() == Death("StoreUnavailableError", "s3://runs could not be reached", retriable=True)
+    assert output.death() == Death(
+        "StoreUnavailableError", "s3://runs could not be reached", retriable=True, pid=os.getpid()
+    )
+    write_death(output.path, OffsetOutOfRangeError("half of a character: \ud83d"))
+    assert output.death() == Death(
+        "OffsetOutOfRangeError", "half of a character: ?", final=True, pid=os.getpid()
+    )
     write_death(output.path, MemoryError())
     assert str(output.death()) == "MemoryError"
     assert len(str(Death("KeyError", "x" * 10_000))) < 700

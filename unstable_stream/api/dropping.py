@@ -64,6 +64,8 @@ def look_at_run(place: Place, run: str, *, idle_days: float = 30) -> Droppable:
             the log of ``place`` is asked.
         ArchiveBusyError: another process held the archive past the deadline, or it cannot be reached.
     """
+    if place.data.is_export:
+        raise ArchiveError(f"{place.data.root} is an export, which is only read: delete it instead")
     with open_archive(place.archive) as connection:
         run_id, name = find_exported_run(connection, run)
         ((state, records, last_ms, total),) = connection.execute(_ABOUT, [run_id]).fetchall()

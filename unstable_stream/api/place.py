@@ -81,7 +81,12 @@ class Place:
 
     @asynccontextmanager
     async def made_log(self) -> AsyncIterator[EventLog]:
-        """Open the log, made if need be, and close it."""
+        """Open the log, made if need be, and close it.
+
+        Raises:
+            ArchiveError: the data directory is an export.
+        """
+        self.data.refuse_export()
         async with opened_log(self.log, self.data.log) as log:
             yield log
 

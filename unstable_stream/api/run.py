@@ -343,7 +343,7 @@ class Run:
 
         Args:
             wanted: any of these, by name.
-            split: ``train`` or ``eval``.
+            split: ``train``, ``eval`` or ``human``.
             state: ``finished``, ``abandoned`` or ``in-flight``.
             env: part of the environment's id.
             model: uid of a model that played.

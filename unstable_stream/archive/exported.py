@@ -69,6 +69,11 @@ def open_export(directory: Path, *, files: bool = False) -> Connection:
             if table.name in paths:  # else of an older package, which had no such rows
                 connection.execute(f'DROP TABLE "{table.name}"')
                 connection.execute(_view(connection, table, paths[table.name]))
+        unnumbered = (f'FROM "{table.name}" WHERE record_number IS NULL LIMIT 1' for table in TABLES)
+        if any(connection.execute(rows).fetchall() for rows in unnumbered):
+            # Of an archive of version 2: `why` finds these rows by their events.
+            newest = "SELECT coalesce(max(record_number), 0) FROM events"
+            connection.execute(f"UPDATE schema_version SET traced_from = ({newest}) + 1")
         connection.execute(_POSITIONS)
         for told in manifest.missing:
             if found := _RANGE.fullmatch(told):

@@ -413,7 +413,7 @@ def _create_tables(connection: duckdb.DuckDBPyConnection) -> tuple[int, str]:
 
 def _upgrade(connection: duckdb.DuckDBPyConnection) -> None:
     """Number the records of version 2, whose typed rows get no number: most do not say their event. Version 3
-    had digests of the newest records.
+    had digests of the newest records, and notes of what was taken out or put back.
     """
     connection.execute("BEGIN")
     connection.execute("ALTER TABLE events ADD COLUMN IF NOT EXISTS record_number BIGINT")
@@ -425,5 +425,7 @@ def _upgrade(connection: duckdb.DuckDBPyConnection) -> None:
             f"UPDATE schema_version SET {column} = coalesce({column}, "
             "(SELECT coalesce(max(record_number) + 1, 0) FROM events))"
         )
+    for table in ("divergences", "restored_runs"):
+        connection.execute(f"DROP TABLE IF EXISTS {table}")
     connection.execute("UPDATE schema_version SET version = 4")
     connection.execute("COMMIT")

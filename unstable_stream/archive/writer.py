@@ -66,12 +66,12 @@ class ArchiveWriter:
     @property
     def positions(self) -> Mapping[tuple[str, int], int]:
         """(topic, partition) of this log to the next offset to prepare; a partition never seen is absent."""
-        with self._lock:
-            return {
-                (place.topic, place.partition): offset
-                for place, offset in self._positions.items()
-                if place.log_id == self.log_id
-            }
+        # Without the lock, under which the archive is waited for: the mapping is replaced, not changed.
+        return {
+            (place.topic, place.partition): offset
+            for place, offset in self._positions.items()
+            if place.log_id == self.log_id
+        }
 
     def refresh(self) -> None:
         """Learn how far other writers are. Everything that was prepared must have been stored."""
@@ -121,7 +121,7 @@ class ArchiveWriter:
             after = {place: max(end, read_up_to.get(place[1:], 0)) for place, end in after.items()}
             before = {place: self._positions.get(place, 0) for place in after}
             batch = self._store.build(new, self.log_id)
-            self._positions |= after
+            self._positions = {**self._positions, **after}
         return Prepared(records, read_up_to, new, batch, before, after)
 
     def store(self, prepared: Prepared) -> Written:
@@ -143,7 +143,8 @@ class ArchiveWriter:
                 if any(stored.get(place, 0) < offset for place, offset in prepared.before.items()):
                     raise lacks_records(self.path)
                 # Only these: of others there may be batches that are prepared.
-                self._positions |= {place: stored.get(place, 0) for place in prepared.before}
+                back = {place: stored.get(place, 0) for place in prepared.before}
+                self._positions = {**self._positions, **back}
                 prepared = self.prepare(prepared.records, prepared.read_up_to)
         return Written(
             records=len(prepared.new),
@@ -181,7 +182,7 @@ class ArchiveWriter:
             tables = {"missing_records": pa.Table.from_pylist(rows, _MISSING)} if rows else {}
             if self._store.append(Batch(tables, [], 0, []), before, after):
                 with self._lock:
-                    self._positions |= after
+                    self._positions = {**self._positions, **after}
                 return
             self.refresh()
 

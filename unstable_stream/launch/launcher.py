@@ -163,6 +163,7 @@ async def launch(
     stop = stop or Stop()
     progress = _harmless(progress)
     progress("checking the configuration")
+    data.refuse_export()
     _check_backend(config)
     await _in_thread(stop, check_config, config)
     if config.backend == "ray":

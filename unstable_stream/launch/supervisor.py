@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from unstable_stream.errors import FencedError, ServiceError, ServiceKilledError, UnstableStreamError
-from unstable_stream.launch.death import Death, Output
+from unstable_stream.launch.death import Death, Output, in_one_line
 from unstable_stream.log_lines import get_logger
 
 __all__ = ["FENCED_STATUS", "LAUNCHER_LOG", "Progress", "ServiceProcess", "Supervisor", "pause_s"]
@@ -171,7 +171,7 @@ class Supervisor:
                 status = await asyncio.wait_for(process.wait(), self._stop_deadline_s)
                 # -SIGTERM: it had not come so far as to handle it.
                 if status not in (0, -signal.SIGTERM) and service.essential and self.failure is None:
-                    death = _death(service.output, status)
+                    death = _death(service, status)
                     self.failure = self._error(service, death, "while it was stopped")
             except TimeoutError:
                 self._note(
@@ -222,14 +222,14 @@ class Supervisor:
                 service.finished = True
                 self._changed.set()
                 return
-            service.death = _death(service.output, status)
+            service.death = _death(service, status)
             story = _story(service.name, service.death)
             now = time.monotonic()
             service.recent_restarts = [
                 moment for moment in service.recent_restarts if now - moment < self._restarts_count_s
             ]
             restarts = len(service.recent_restarts)
-            if not service.essential and restarts >= self._max_restarts:
+            if not (service.essential or service.death.final) and restarts >= self._max_restarts:
                 service.trouble = f"{story}; going on without it"
                 self._note(service.trouble)
                 return
@@ -252,10 +252,12 @@ class Supervisor:
         """Return the error with which the death of a service ends the run; ``None``: it may start again."""
         if status == FENCED_STATUS:
             return FencedError(death.message)
+        if death.final:
+            return self._error(service, death, "and is not started again before that is mended")
         restarts = len(service.recent_restarts)
         if restarts >= self._max_restarts:
             return self._error(service, death, f"after {restarts} restarts")
-        if not service.essential or death != earlier or death.retriable:
+        if not service.essential or not death.is_like(earlier) or death.retriable:
             return None
         if self._progress is not None and await self._progress.made(service.name):
             return None
@@ -291,9 +293,10 @@ class Supervisor:
         return await service.process.wait()
 
 
-def _death(output: Output, status: int) -> Death:
+def _death(service: ServiceProcess, status: int) -> Death:
     """Return the death that the process has written, else what its exit status and its last lines say."""
-    death = output.death()
+    output = service.output
+    death = output.death(None if service.process is None else service.process.pid)
     if status < 0:
         killed = f"killed by {signal.Signals(-status).name}"
         if -status not in _CRASHES:  # somebody sent it, or the system for lack of memory
@@ -310,4 +313,4 @@ def _death(output: Output, status: int) -> Death:
 def _story(service: str, death: Death) -> str:
     """Return which process died of what. A service says itself which of the processes that it needs died."""
     needs = death.type in (ServiceError.__name__, ServiceKilledError.__name__)
-    return death.message if needs else f"{service} died: {death}"
+    return in_one_line(death.message) if needs else f"{service} died: {death}"

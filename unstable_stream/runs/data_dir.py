@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unstable_stream.archive_address import ArchiveAddress, chosen_archive, is_export
-from unstable_stream.errors import ConfigError
+from unstable_stream.errors import ArchiveError, ConfigError
 from unstable_stream.stores.address import checked_address, is_address, name_of, owner_of, path_part
 
 __all__ = ["DEFAULT_DATA_DIR", "DataDir"]
@@ -53,7 +53,19 @@ class DataDir:
 
         A directory that a run was exported to is an archive itself.
         """
-        return self.root if is_export(self.root) else chosen_archive(self.archive_file)
+        return self.root if self.is_export else chosen_archive(self.archive_file)
+
+    @property
+    def is_export(self) -> bool:
+        """Whether it is the directory of an export, and no run was ever started in it."""
+        return is_export(self.root) and not (self.archive_file.exists() or self.log.exists())
+
+    def refuse_export(self) -> None:
+        """Raise :class:`ArchiveError` if it is an export: no log is made in it."""
+        if self.is_export:
+            raise ArchiveError(
+                f"{self.root} is an export, which is only read: name another data directory with --data"
+            )
 
     def checkpoints(self, run_id: str) -> Path:
         """Directory of a run's checkpoints."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Final, TypeVar
 
 from unstable_stream.archive import ArchiveWriter
-from unstable_stream.errors import ArchiveBusyError, ArchiveError
+from unstable_stream.errors import ArchiveAheadError, ArchiveBusyError
 from unstable_stream.log.port import EventLog, Positions, TopicPartition
 from unstable_stream.log.topics import load_topics
 from unstable_stream.log_lines import get_logger
@@ -39,7 +39,7 @@ async def starts_of(
     """Return where to go on with these partitions; note in the archive what was deleted before.
 
     Raises:
-        ArchiveError: the log has lost records that were archived.
+        ArchiveAheadError: the log has lost records that were archived.
     """
     archived = writer.positions
     starts: dict[TopicPartition, int] = {}
@@ -53,7 +53,7 @@ async def starts_of(
                 lost.append(f"{at}@{position - 1} is archived, and the log ends before {at}@{ends[at]}")
     if lost:
         more = f", and so in {len(lost) - 1} partitions more" if lost[1:] else ""
-        raise ArchiveError(
+        raise ArchiveAheadError(
             f"the log {writer.log_id} has lost records that the archive {writer.path} has: {lost[0]}{more}. "
             "Restore the log from a backup; or fill a new archive from what it has now, with unstable-stream "
             "archive --rebuild, or another address if it is a shared one"

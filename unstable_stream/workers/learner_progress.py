@@ -1,7 +1,7 @@
 """Keep what a learner knew at a checkpoint in a file beside it, so that a restart reads only what came later.
 
 The file may be deleted at any time, and is ignored if it is damaged or of another run: the learner then folds
-its whole history again, with the same result. It holds:
+its whole history again, with the same result, and does not ask whether it is the same log. It holds:
 
 - the steps that were pending after the draw, each with its place in the log: no other step before
   ``positions`` will be used;

@@ -100,10 +100,11 @@ def explain(error: PartDiedError, outputs: Mapping[str, Output]) -> ServiceError
     """Return the error with the reason that the part left, and with the file of all that it printed."""
     output = outputs.get(error.part)
     if output is None:
-        return error
+        return ServiceError(str(error))
     death = output.death()
     if death is None and error.reason == _ENDED_SILENTLY:
         lines = output.last_lines()
         said = f"{error.reason}; it printed last: {lines}" if lines else error.reason
         return ServiceKilledError(f"{PartDiedError(error.part, said)} (all of it: {output.path})")
-    return ServiceError(f"{PartDiedError(error.part, str(death or error.reason))} (all of it: {output.path})")
+    said = f"{PartDiedError(error.part, str(death or error.reason))} (all of it: {output.path})"
+    return ServiceKilledError(said) if death is not None and death.retriable else ServiceError(said)
