@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unstable_stream.errors import ServiceError
+from unstable_stream.errors import ServiceError, StoreUnavailableError
 from unstable_stream.launch.death import Output, write_death
 from unstable_stream.launch.ray.part_output import PartDiedError, explain
 
@@ -99,6 +99,12 @@ def test_a_part_is_explained_by_what_it_left(tmp_path: Path) -> None:
         f"engine 0 died: EngineDiedError: vLLM's engine process has died (all of it: {path})"
     )
     write_death(path, ValueError("no weights"))
-    died = PartDiedError("engine-0", "what Ray kept of it")
+    died = PartDiedError("engine-0", "it could not start: what Ray kept of it")
     assert str(explain(died, outputs)) == f"engine 0 died: ValueError: no weights (all of it: {path})"
-    assert explain(PartDiedError("rollout-0", "KeyError: 1"), {}).args == ("rollout-0", "KeyError: 1")
+    write_death(path, StoreUnavailableError("s3://runs is away"))
+    assert explain(died, outputs).retriable
+    # One that started and died later: what is written there is of a successor that could not start.
+    died = PartDiedError("engine-0", "KeyError: 1")
+    assert str(explain(died, outputs)) == f"engine 0 died: KeyError: 1 (all of it: {path})"
+    told = explain(PartDiedError("rollout-0", "KeyError: 1"), {})
+    assert (type(told), str(told)) == (ServiceError, "rollout 0 died: KeyError: 1")

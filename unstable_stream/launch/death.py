@@ -59,7 +59,8 @@ class Output:
         """``path``: the file; the death of the process before is forgotten."""
         self.path = path
         self._start = path.stat().st_size if path.exists() else 0
-        self.forget_death()
+        with contextlib.suppress(OSError):  # that the directory is none is said by the start
+            _beside(path).unlink(missing_ok=True)
 
     def death(self, pid: int | None = None) -> Death | None:
         """Return the error that the process has written; ``None``: none, or it cannot be read from here.
@@ -71,11 +72,6 @@ class Output:
         except (OSError, msgspec.DecodeError):
             return None
         return death if pid in (None, death.pid) else None
-
-    def forget_death(self) -> None:
-        """Remove the error that a process before has written."""
-        with contextlib.suppress(OSError):  # that the directory is none is said by the start
-            _beside(self.path).unlink(missing_ok=True)
 
     def last_lines(self) -> str:
         """Return the last lines that it has printed, in one line; empty: none, or they are not here."""

@@ -60,7 +60,6 @@ async def run_collector(
     ]
 
     def start_worker(number: int, node: str) -> Any:
-        outputs[f"rollout-{number}"].forget_death()  # of a worker before
         options = on_node(node) if node else near[number]
         return (
             ray.remote(RolloutActor)

@@ -21,6 +21,7 @@ from unstable_stream.loading import loading
 
 __all__ = ["PartDiedError", "PartLostError", "explain", "printing_errors", "reason_of", "starting"]
 
+_NOT_STARTED: Final = "it could not start: "
 _ENDED_SILENTLY: Final = "its process ended without a word: killed, crashed, or out of memory"
 
 
@@ -90,7 +91,7 @@ def reason_of(error: BaseException) -> str:
     """Return in one line what a call of an actor failed of, without Ray's words and traceback."""
     cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
     if isinstance(cause, ray.exceptions.RayActorError) and cause.actor_init_failed:
-        return str(cause).splitlines()[-1].strip()
+        return f"{_NOT_STARTED}{str(cause).splitlines()[-1].strip()}"
     if isinstance(cause, ray.exceptions.RayError):
         return _ENDED_SILENTLY
     return f"{type(cause).__name__}: {cause}"
@@ -101,10 +102,10 @@ def explain(error: PartDiedError, outputs: Mapping[str, Output]) -> ServiceError
     output = outputs.get(error.part)
     if output is None:
         return ServiceError(str(error))
-    death = output.death()
-    if death is None and error.reason == _ENDED_SILENTLY:
+    if error.reason == _ENDED_SILENTLY:
         lines = output.last_lines()
         said = f"{error.reason}; it printed last: {lines}" if lines else error.reason
         return ServiceKilledError(f"{PartDiedError(error.part, said)} (all of it: {output.path})")
+    death = output.death() if error.reason.startswith(_NOT_STARTED) else None  # else another one's
     said = f"{PartDiedError(error.part, str(death or error.reason))} (all of it: {output.path})"
     return ServiceKilledError(said) if death is not None and death.retriable else ServiceError(said)
