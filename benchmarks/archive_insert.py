@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.harness import compare, parser, report
 from unstable_stream.archive import ArchiveWriter, Written
-from unstable_stream.archive.batch import EVENTS, Batch, build_batch
+from unstable_stream.archive.batch import EVENTS, RowBatch, build_batch
 from unstable_stream.archive.store import WritableArchive
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.events import (
@@ -160,7 +160,7 @@ def made_up_records(games: int) -> list[StoredRecord]:
     return records
 
 
-def _insert_all(connection: duckdb.DuckDBPyConnection, batches: Sequence[Batch]) -> None:
+def _insert_all(connection: duckdb.DuckDBPyConnection, batches: Sequence[RowBatch]) -> None:
     for batch in batches:
         connection.execute("BEGIN")
         for name, table in batch.tables.items():

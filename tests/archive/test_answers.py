@@ -9,7 +9,7 @@ import pytest
 from tests.archive.history import ENV, START_MS, made_up_run, stored
 from unstable_stream.archive import ArchiveWriter, query
 from unstable_stream.archive.examples import EXAMPLES, Example
-from unstable_stream.archive.reference import Relation, relations
+from unstable_stream.archive.reference import ArchiveRelation, relations
 from unstable_stream.archive.view_files import View, load_views
 from unstable_stream.events import DroppedStep, Event, GameOutcome, LearnerUpdate, game_id
 
@@ -200,7 +200,7 @@ def test_every_view_has_an_example_with_an_answer(archive: Path, view: View) -> 
 
 
 @pytest.mark.parametrize("relation", relations(), ids=lambda relation: relation.name)
-def test_every_column_is_documented(archive: Path, relation: Relation) -> None:
+def test_every_column_is_documented(archive: Path, relation: ArchiveRelation) -> None:
     assert query(archive, f"SELECT * FROM {relation.name} LIMIT 0").columns == list(relation.columns)
     assert all(relation.columns.values())
     assert relation.doc

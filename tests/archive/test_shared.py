@@ -28,7 +28,7 @@ from unstable_stream.archive.shared import store as store_module
 from unstable_stream.archive.shared import table as table_module
 from unstable_stream.archive.shared.compaction import compact
 from unstable_stream.archive.shared.relations import table_schema
-from unstable_stream.archive.shared.standing import Standing, position_name, write_standings
+from unstable_stream.archive.shared.standing import WriterStanding, position_name, write_standings
 from unstable_stream.archive.shared.table import SharedTable, TableFile
 from unstable_stream.archive.writing import LogPartition
 from unstable_stream.archive_address import ARCHIVE_VARIABLE, ArchiveAddress, archive_exists
@@ -308,8 +308,8 @@ def test_a_table_whose_positions_an_older_package_set_back_goes_on(
 
     def set_back(
         table: SharedTable, places: Collection[LogPartition], timeout_s: float
-    ) -> dict[LogPartition, Standing]:
-        given = {place: Standing(1 << 40, slot) for slot, place in enumerate(sorted(places))}
+    ) -> dict[LogPartition, WriterStanding]:
+        given = {place: WriterStanding(1 << 40, slot) for slot, place in enumerate(sorted(places))}
         marks = {position_name(place): standing.mark for place, standing in given.items()}
         assert table.commit([write_standings(table, given)], positions=marks)
         return given

@@ -10,8 +10,8 @@ from aiokafka.errors import CommitFailedError
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from unstable_stream.errors import EventLogError, FencedError
-from unstable_stream.log.kafka.cluster import Cluster
-from unstable_stream.log.kafka.consumer import KafkaConsumer, LogParts
+from unstable_stream.log.kafka.cluster import Brokers
+from unstable_stream.log.kafka.consumer import KafkaConsumer, KafkaParts
 from unstable_stream.log.kafka.location import parse_location
 from unstable_stream.log.kafka.membership import Membership, ShareAssignor
 from unstable_stream.log.port import TopicPartition
@@ -49,7 +49,7 @@ async def _reopen() -> tuple[AIOKafkaConsumer, ShareAssignor]:
 
 def _member(joining: _Joining) -> KafkaConsumer:
     reader, brokers = cast(AIOKafkaConsumer, joining), cast(Any, _Brokers())
-    parts = LogParts(Cluster(parse_location("kafka://host:9092", {}), 1.0, _DEADLINE_S), brokers, brokers)
+    parts = KafkaParts(Brokers(parse_location("kafka://host:9092", {}), 1.0, _DEADLINE_S), brokers, brokers)
     assignor = ShareAssignor()
     return KafkaConsumer(
         parts, reader, assignor, ["t"], "g", "beginning", lambda _: None, _reopen, _DEADLINE_S

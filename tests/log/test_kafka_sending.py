@@ -8,13 +8,13 @@ from aiokafka.client import AIOKafkaClient
 
 from unstable_stream.log.kafka.records import pack, prepare
 from unstable_stream.log.kafka.sending import Sender
-from unstable_stream.log.kafka.topics import KafkaTopics, Topic
+from unstable_stream.log.kafka.topics import KafkaTopic, KafkaTopics
 from unstable_stream.log.port import Record, TopicPartition
 
 
 class _Topics:
-    def known(self, name: str) -> Topic:
-        return Topic(name, partitions=2, max_message_bytes=10**6)
+    def known(self, name: str) -> KafkaTopic:
+        return KafkaTopic(name, partitions=2, max_message_bytes=10**6)
 
 
 class _Brokers:

@@ -5,14 +5,14 @@ from typing import Any
 
 from unstable_stream.cli import main
 from unstable_stream.streams import faust as faust_host
-from unstable_stream.streams.faust_reading import Reading
+from unstable_stream.streams.faust_reading import FaustReading
 
 _seen: set[str] = set()
 
 
 async def _read(self: Any, stream: Any) -> None:
     async for event in stream.events():
-        reading: Reading = event.message.value
+        reading: FaustReading = event.message.value
         known = len(_seen)
         if reading.record.key.startswith(os.environ["UNSTABLE_STREAM_RUN"]):
             _seen.add(str(reading.record))

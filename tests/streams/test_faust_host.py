@@ -32,7 +32,7 @@ from unstable_stream.reward_transformations import StepRewardTransform
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.recording import start_run
 from unstable_stream.streams.faust import credentials, kafka_location
-from unstable_stream.streams.faust_reading import Reading, joined_on
+from unstable_stream.streams.faust_reading import FaustReading, joined_on
 from unstable_stream.streams.fold_sink import group_of
 from unstable_stream.streams.processors import (
     PROCESSORS,
@@ -389,12 +389,12 @@ def test_faust_needs_kafka() -> None:
 AT = TopicPartition("trajectories", 3)
 
 
-def _reading(offset: int, follows: int | None = None, session: int = 1) -> Reading:
+def _reading(offset: int, follows: int | None = None, session: int = 1) -> FaustReading:
     record = StoredRecord(AT.topic, AT.partition, offset, "", b"", {}, 0)
-    return Reading(record, offset if follows is None else follows, session)
+    return FaustReading(record, offset if follows is None else follows, session)
 
 
-def _joined(batch: list[Reading], expected: int, session: int = 1) -> tuple[list[int], bool]:
+def _joined(batch: list[FaustReading], expected: int, session: int = 1) -> tuple[list[int], bool]:
     records, astray = joined_on(batch, {AT: expected}, {TP(*AT): session})
     return [record.offset for record in records], bool(astray)
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from unstable_stream.views.boards import boards_of
-from unstable_stream.views.transcript import Move, Transcript
+from unstable_stream.views.transcript import Transcript, TranscriptMove
 
 
 def game(env_id: str, actions: Sequence[str], *, refused: Sequence[int] = (), sees: str = "") -> Transcript:
     moves = [
-        Move(turn, turn % 2, action, turn not in refused, sees or None, None, None, None)
+        TranscriptMove(turn, turn % 2, action, turn not in refused, sees or None, None, None, None)
         for turn, action in enumerate(actions)
     ]
     return Transcript(

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from unstable_stream.archive.examples import EXAMPLES
-from unstable_stream.archive.reference import Relation, relations
+from unstable_stream.archive.reference import ArchiveRelation, relations
 from unstable_stream.archive.tables.not_columns import NOT_COLUMNS
 
 MARK: Final = "<!-- What follows is written by make generated. -->\n"
@@ -35,7 +35,7 @@ def _lines_of_examples() -> Iterable[str]:
         yield from (example.question, "", "```sql", example.sql, "```", "")
 
 
-def _lines_of_relation(relation: Relation) -> Iterable[str]:
+def _lines_of_relation(relation: ArchiveRelation) -> Iterable[str]:
     yield from (f"### {relation.name}", "", relation.doc, "", "| column | meaning |", "|---|---|")
     for name, meaning in relation.columns.items():
         yield f"| `{name}` | {meaning.replace('|', chr(92) + '|')} |"

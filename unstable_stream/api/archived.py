@@ -5,14 +5,14 @@ from unstable_stream.archive.batches import BatchFormat, export_batches
 from unstable_stream.archive.examples import EXAMPLES
 from unstable_stream.archive.export import export_run
 from unstable_stream.archive.exported import Manifest
-from unstable_stream.archive.reference import Relation, relations
+from unstable_stream.archive.reference import ArchiveRelation, relations
 from unstable_stream.views.report import find_runs, write_report
 
 __all__ = [
     "EXAMPLES",
+    "ArchiveRelation",
     "BatchFormat",
     "Manifest",
-    "Relation",
     "StreamedResult",
     "export_batches",
     "export_run",

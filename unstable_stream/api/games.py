@@ -9,7 +9,7 @@ from unstable_stream.api.game_filter import GameFilter, Result, Sort, Split, Sta
 from unstable_stream.archive import QueryResult, query
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ConfigError
-from unstable_stream.views.transcript import Move, Transcript, load_transcript
+from unstable_stream.views.transcript import Transcript, TranscriptMove, load_transcript
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -199,7 +199,7 @@ class Game:
         return load_transcript(self.archive, self.id)
 
     @property
-    def turns(self) -> Sequence[Move]:
+    def turns(self) -> Sequence[TranscriptMove]:
         """Its moves in order: observation, completion, tokens, log-probabilities, action, rewards."""
         return self.transcript.moves
 

@@ -31,8 +31,7 @@ from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.fork import Fork, check_fork
 from unstable_stream.runs.recording import derived_name, finish_run, new_run_id, start_run
 from unstable_stream.tracking.service_reports import LAUNCHER, Reporter
-from unstable_stream.views.transcript import Move as ShownMove
-from unstable_stream.views.transcript import SeatLine, Transcript
+from unstable_stream.views.transcript import SeatLine, Transcript, TranscriptMove
 
 if TYPE_CHECKING:
     from unstable_stream.games.players import Move, Player, TurnContext
@@ -182,7 +181,7 @@ class HumanGame:
             for seat, uid in sorted(uids.items())
         ]
         moves = [
-            ShownMove(
+            TranscriptMove(
                 turn,
                 each.seat,
                 each.action,

@@ -17,7 +17,7 @@ from unstable_stream.hindsight.offline import (
     load_offline_config,
     train_offline,
 )
-from unstable_stream.hindsight.replay import Rehearsal, copy_into, paced, rehearse, write_lines
+from unstable_stream.hindsight.replay import PluginTally, copy_into, paced, rehearse, write_lines
 from unstable_stream.log.open import open_log_at
 from unstable_stream.log.port import EventLog, TopicPartition
 from unstable_stream.log.reading import readable_events
@@ -26,7 +26,7 @@ from unstable_stream.streams.ordered_history import ArchiveHistory, History, Log
 from unstable_stream.streams.plugins import Plugin, load_plugin
 from unstable_stream.streams.record_filter import RecordFilter, parse_condition
 
-__all__ = ["OfflineProgress", "Progress", "Rehearsal", "Replay", "ReplaySource", "encode_event"]
+__all__ = ["OfflineProgress", "PluginTally", "Progress", "Replay", "ReplaySource", "encode_event"]
 
 ReplaySource: TypeAlias = Literal["log", "archive"]
 
@@ -163,11 +163,11 @@ class Replay:
 
     def rehearse(
         self, plugin: Plugin | str, emit: Callable[[Sequence[Metrics]], object] = lambda metrics: None
-    ) -> Rehearsal:
+    ) -> PluginTally:
         """Give it to a plug-in without storing anything; ``emit`` is given the metrics that come of it."""
         loaded = load_plugin(plugin) if isinstance(plugin, str) else plugin
 
-        async def work() -> Rehearsal:
+        async def work() -> PluginTally:
             async with self._opened() as (history, _):
                 pieces = self._pieces(history, await self._slice(history))
                 return await rehearse(pieces, loaded, lambda metrics: emit(list(metrics)))

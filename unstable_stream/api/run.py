@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from unstable_stream.proofs.evidence import Progress
     from unstable_stream.proofs.reports import AuditReport as AuditReport
     from unstable_stream.proofs.reports import VerifyReport as VerifyReport
-    from unstable_stream.streams.trackers import Tracker
+    from unstable_stream.streams.trackers import RunTracker
 
 __all__ = ["CollapseReport", "Run", "open_run"]
 
@@ -560,7 +560,7 @@ class Run:
 
     def track(
         self,
-        to: "Spec | Tracker" = "tensorboard",
+        to: "Spec | RunTracker" = "tensorboard",
         directory: Path | str | None = None,
         *,
         follow: bool = False,

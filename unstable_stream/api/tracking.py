@@ -12,7 +12,7 @@ from unstable_stream.extensions import Spec
 from unstable_stream.hindsight.offline import find_recorded_run
 from unstable_stream.hindsight.track import Tracked, track
 from unstable_stream.streams.ordered_history import ArchiveHistory, LogHistory
-from unstable_stream.streams.trackers import Received, Tracker, build_tracker, tracker_title
+from unstable_stream.streams.trackers import Received, RunTracker, build_tracker, tracker_title
 
 __all__ = ["Tracked", "track_run"]
 
@@ -24,7 +24,7 @@ def _nobody(read: int, total: int) -> None:
 def track_run(
     place: Place,
     run: str,
-    to: Spec | Tracker,
+    to: Spec | RunTracker,
     directory: Path | str | None = None,
     *,
     follow: bool = False,
@@ -73,7 +73,7 @@ def track_run(
     return wait_for(work())
 
 
-def _tracker_of(to: Spec | Tracker, home: Path) -> tuple[Tracker, str]:
+def _tracker_of(to: Spec | RunTracker, home: Path) -> tuple[RunTracker, str]:
     if isinstance(to, str | dict):
         return build_tracker(to, home, "to"), tracker_title(to, "to")
     log = getattr(to, "log", None)

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from unstable_stream.archive.tables import TABLES
-from unstable_stream.archive.tables.declare import RECORD_NUMBER, Column, Table, traced
+from unstable_stream.archive.tables.declare import RECORD_NUMBER, Column, TableDefinition, traced
 from unstable_stream.errors import EventDecodeError, EventError
 from unstable_stream.events import EVENT_TYPES, LATEST_MS, Event, decode_event, event_type
 
-__all__ = ["ARROW_TYPES", "EVENTS", "ArchivedRecord", "Batch", "Rejection", "build_batch", "typed_rows"]
+__all__ = ["ARROW_TYPES", "EVENTS", "ArchivedRecord", "Rejection", "RowBatch", "build_batch", "typed_rows"]
 
 
 class ArchivedRecord(Protocol):
@@ -99,7 +99,7 @@ def _of_event(read: Callable[[Event], object]) -> Callable[[_Raw], object]:
 
 
 EVENTS: Final = traced(
-    Table(
+    TableDefinition(
         "events",
         "Every record of every topic as it was read, one row per log and position.",
         (),
@@ -169,7 +169,7 @@ _CHUNK_RECORDS: Final = 1000
 
 _UNSTORABLE: Final = (pa.ArrowException, OverflowError, ValueError, RecursionError)
 
-_TABLES_OF: Final[Mapping[type[Event], tuple[Table, ...]]] = {
+_TABLES_OF: Final[Mapping[type[Event], tuple[TableDefinition, ...]]] = {
     event: tuple(table for table in TABLES if event in table.events)
     for event in {event for table in TABLES for event in table.events}
 }
@@ -180,7 +180,7 @@ Unseen: TypeAlias = Callable[[_EventIds], Sequence[bool]]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class RowBatch:
     """The rows that one transaction inserts."""
 
     tables: Mapping[str, pa.Table]
@@ -199,7 +199,7 @@ def build_batch(
     unseen: Unseen | None,
     log_id: str = "",
     numbers: Sequence[int] | None = None,
-) -> Batch:
+) -> RowBatch:
     """Turn records that are new by position in the log ``log_id`` into the rows to insert.
 
     Args:
@@ -231,7 +231,7 @@ def build_batch(
         table.name: [part.tables[table.name] for part in parts if table.name in part.tables]
         for table in (EVENTS, *TABLES)
     }
-    return Batch(
+    return RowBatch(
         {name: pa.concat_tables(found) for name, found in tables.items() if found},
         [event_id for part in parts for event_id in part.event_ids],
         sum(part.duplicates for part in parts),
@@ -242,7 +242,7 @@ def build_batch(
 
 def _build_chunk(
     records: Sequence[ArchivedRecord], unseen: Unseen, log_id: str, numbers: Sequence[int], *, every: bool
-) -> Batch:
+) -> RowBatch:
     raws: list[_Raw] = []
     rejected: list[Rejection] = []
     first: dict[str, _Numbered] = {}
@@ -282,7 +282,7 @@ def _build_chunk(
         again = [each for each in again if each.event.event_id not in unstorable]
         tables = typed_rows([*new.values(), *again])
     tables[EVENTS.name] = _arrow(EVENTS, raws, numbers)
-    return Batch(tables, list(new), duplicates, rejected)
+    return RowBatch(tables, list(new), duplicates, rejected)
 
 
 def _storable_head(event: Event) -> Event:
@@ -327,7 +327,7 @@ def _unstorable(events: Sequence[_Numbered]) -> dict[str, EventError]:
     return {}
 
 
-def _arrow(table: Table, rows: Sequence[object], numbers: Sequence[int]) -> pa.Table:
+def _arrow(table: TableDefinition, rows: Sequence[object], numbers: Sequence[int]) -> pa.Table:
     columns = {column.name: _array(column, rows) for column in table.columns if column != RECORD_NUMBER}
     return pa.table(columns | {RECORD_NUMBER.name: pa.array(numbers, pa.int64())})
 

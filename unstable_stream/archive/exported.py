@@ -12,7 +12,7 @@ from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.limits import lock, reader_settings
 from unstable_stream.archive.store import SCHEMA_VERSION, Connection, ensure_schema
 from unstable_stream.archive.tables import TABLES
-from unstable_stream.archive.tables.declare import Table
+from unstable_stream.archive.tables.declare import TableDefinition
 from unstable_stream.archive_address import MANIFEST
 from unstable_stream.errors import ArchiveError
 
@@ -115,7 +115,7 @@ def _read_manifest(directory: Path) -> Manifest:
     return manifest
 
 
-def _view(connection: Connection, table: Table, path: str) -> str:
+def _view(connection: Connection, table: TableDefinition, path: str) -> str:
     rows = f"FROM read_parquet({_quoted(path)})"
     there = {row[0] for row in connection.execute(f"DESCRIBE {rows}").fetchall()}
     columns = [

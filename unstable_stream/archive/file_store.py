@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from unstable_stream.archive.batch import EVENTS, ArchivedRecord, Batch, build_batch
+from unstable_stream.archive.batch import EVENTS, ArchivedRecord, RowBatch, build_batch
 from unstable_stream.archive.known_ids import KnownIds
 from unstable_stream.archive.store import Connection, WritableArchive, connect_file, naming_damage
 from unstable_stream.archive.tables import TABLES
@@ -72,7 +72,7 @@ class FileStore:
             self._unstored.clear()
         return stored
 
-    def build(self, records: Sequence[ArchivedRecord], log_id: str) -> Batch:
+    def build(self, records: Sequence[ArchivedRecord], log_id: str) -> RowBatch:
         """Build rows; see :class:`.writing.Store`."""
         batch = build_batch(
             records, self._unseen, log_id, range(self._next_record, self._next_record + len(records))
@@ -84,7 +84,7 @@ class FileStore:
         return batch
 
     def append(
-        self, batch: Batch, before: Mapping[LogPartition, int], after: Mapping[LogPartition, int]
+        self, batch: RowBatch, before: Mapping[LogPartition, int], after: Mapping[LogPartition, int]
     ) -> bool:
         """Store rows and positions in one transaction; see :class:`.writing.Store`."""
         with self._archive.held() as connection:
@@ -188,7 +188,7 @@ class FileStore:
             known.update(row[0] for row in stored.fetchall())
         return [event_id not in known for event_id in event_ids]
 
-    def _insert(self, connection: Connection, batch: Batch, after: Mapping[LogPartition, int]) -> None:
+    def _insert(self, connection: Connection, batch: RowBatch, after: Mapping[LogPartition, int]) -> None:
         connection.execute("BEGIN")
         # Asked here, under the lock: a run may have been dropped since the batch was built.
         ((dropped,),) = connection.execute("SELECT count(*) FROM dropped_runs").fetchall()

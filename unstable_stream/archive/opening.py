@@ -6,7 +6,7 @@ from pathlib import Path
 
 from unstable_stream.archive.exported import open_export
 from unstable_stream.archive.store import Connection, connect_file, naming_damage
-from unstable_stream.archive.writing import Store
+from unstable_stream.archive.writing import ArchiveStore
 from unstable_stream.archive_address import ArchiveAddress, is_export, is_shared
 from unstable_stream.errors import ArchiveError
 
@@ -87,7 +87,7 @@ def archive_bytes(archive: ArchiveAddress) -> int:
     return sum(file.size for file in SharedTable(archive).files())
 
 
-def open_store(archive: ArchiveAddress, *, create: bool = True, timeout_s: float = 60.0) -> Store:
+def open_store(archive: ArchiveAddress, *, create: bool = True, timeout_s: float = 60.0) -> ArchiveStore:
     """Open an archive to write to it.
 
     Args:

@@ -7,7 +7,7 @@ from unstable_stream.archive.store import SCHEMA_VERSION
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.view_files import load_views
 
-__all__ = ["Relation", "relations"]
+__all__ = ["ArchiveRelation", "relations"]
 
 _POSITIONS: Final = {
     "log_id": "The log.",
@@ -41,7 +41,7 @@ _VERSION: Final = {
 }
 
 
-class Relation(NamedTuple):
+class ArchiveRelation(NamedTuple):
     """A table or view, as documented."""
 
     name: str
@@ -54,31 +54,31 @@ class Relation(NamedTuple):
     """A query of it."""
 
 
-def relations() -> tuple[Relation, ...]:
+def relations() -> tuple[ArchiveRelation, ...]:
     """Return everything a query can read, views first: they answer most questions."""
-    views = [Relation(view.name, "view", view.doc, view.columns, view.example) for view in load_views()]
+    views = [ArchiveRelation(it.name, "view", it.doc, it.columns, it.example) for it in load_views()]
     tables = [
-        Relation(table.name, "table", table.doc, {column.name: column.doc for column in table.columns})
+        ArchiveRelation(table.name, "table", table.doc, {column.name: column.doc for column in table.columns})
         for table in (EVENTS, *TABLES)
     ]
     own = [
-        Relation(
+        ArchiveRelation(
             "positions", "table", "How far the archive has read each partition of each log.", _POSITIONS
         ),
-        Relation(
+        ArchiveRelation(
             "missing_records",
             "table",
             "Offsets that the log deleted before they were archived: their records are not here. The view "
             "`missing_of_runs` tells which runs they may be of.",
             _MISSING,
         ),
-        Relation(
+        ArchiveRelation(
             "dropped_runs",
             "table",
             "Runs that were dropped from this archive: nothing else here is of them, and nothing of them is "
             "archived again.",
             _DROPPED,
         ),
-        Relation("schema_version", "table", "What wrote this file, one row.", _VERSION),
+        ArchiveRelation("schema_version", "table", "What wrote this file, one row.", _VERSION),
     ]
     return (*views, *tables, *own)

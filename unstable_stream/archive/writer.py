@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from unstable_stream.archive.batch import ArchivedRecord, Batch
+from unstable_stream.archive.batch import ArchivedRecord, RowBatch
 from unstable_stream.archive.opening import open_store
 from unstable_stream.archive.records import RecordReader
 from unstable_stream.archive.writing import LogPartition, Prepared, Written, lacks_records
@@ -180,7 +180,7 @@ class ArchiveWriter:
                 if place[1:] in missing
             ]
             tables = {"missing_records": pa.Table.from_pylist(rows, _MISSING)} if rows else {}
-            if self._store.append(Batch(tables, [], 0, []), before, after):
+            if self._store.append(RowBatch(tables, [], 0, []), before, after):
                 with self._lock:
                     self._positions = {**self._positions, **after}
                 return

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from unstable_stream.archive.batch import ArchivedRecord, Batch, Rejection
+from unstable_stream.archive.batch import ArchivedRecord, Rejection, RowBatch
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveError
 
 __all__ = [
+    "ArchiveStore",
     "DroppedRun",
     "LogPartition",
     "Prepared",
-    "Store",
     "Tidied",
     "Written",
     "lacks_records",
@@ -57,7 +57,7 @@ class Prepared(NamedTuple):
     """As given."""
     new: Sequence[ArchivedRecord]
     """Those whose positions had not been archived."""
-    batch: Batch
+    batch: RowBatch
     before: Mapping[LogPartition, int]
     """The positions that its partitions must have when it is stored."""
     after: Mapping[LogPartition, int]
@@ -96,7 +96,7 @@ class Tidied(NamedTuple):
     """Files that were of no use for hours."""
 
 
-class Store(Protocol):
+class ArchiveStore(Protocol):
     """An archive that is written.
 
     Every call may raise :class:`~unstable_stream.errors.ArchiveBusyError`: others held it, or committed to
@@ -115,14 +115,14 @@ class Store(Protocol):
         What was built and not stored counts for nothing from now on.
         """
 
-    def build(self, records: Sequence[ArchivedRecord], log_id: str) -> Batch:
+    def build(self, records: Sequence[ArchivedRecord], log_id: str) -> RowBatch:
         """Turn records that are new by position into rows with record numbers of their own.
 
         One thread builds at a time; another may append meanwhile.
         """
 
     def append(
-        self, batch: Batch, before: Mapping[LogPartition, int], after: Mapping[LogPartition, int]
+        self, batch: RowBatch, before: Mapping[LogPartition, int], after: Mapping[LogPartition, int]
     ) -> bool:
         """Store rows together with positions, all or nothing, without the rows of runs that were dropped.
 

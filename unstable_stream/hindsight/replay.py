@@ -22,7 +22,16 @@ from unstable_stream.streams.ordered_history import Merged
 from unstable_stream.streams.plugins import Plugin
 from unstable_stream.streams.plugins.worker import PluginWorker
 
-__all__ = ["Clock", "Rehearsal", "SystemClock", "copy_into", "line_of", "paced", "rehearse", "write_lines"]
+__all__ = [
+    "Clock",
+    "PluginTally",
+    "SystemClock",
+    "copy_into",
+    "line_of",
+    "paced",
+    "rehearse",
+    "write_lines",
+]
 
 _SHORTEST_SLEEP_S: Final = 0.002
 """Records due within this time are passed on together, because a sleep costs about as much."""
@@ -163,7 +172,7 @@ async def copy_into(
 
 
 @dataclass(slots=True)
-class Rehearsal:
+class PluginTally:
     """The results of a plug-in over a history; nothing of it is on the log."""
 
     handled: int = 0
@@ -174,7 +183,7 @@ class Rehearsal:
 
 async def rehearse(
     history: AsyncIterator[Merged], plugin: Plugin, on_metrics: Callable[[Sequence[Metrics]], Any]
-) -> Rehearsal:
+) -> PluginTally:
     """Pass the events of a history to a plug-in. It starts without state, and no position is stored.
 
     An event it fails at is not tried again.
@@ -187,7 +196,7 @@ async def rehearse(
     Raises:
         PluginError: the plug-in does not start.
     """
-    done = Rehearsal()
+    done = PluginTally()
     worker = PluginWorker(plugin, None)
     known: set[TopicPartition] = set()
     try:

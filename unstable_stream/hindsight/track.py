@@ -19,7 +19,7 @@ from unstable_stream.log.reading import readable_events
 from unstable_stream.rolling_metrics import SOURCE, MetricsProcessor
 from unstable_stream.streams.ordered_history import History, Slice, merged
 from unstable_stream.streams.record_filter import RecordFilter
-from unstable_stream.streams.trackers import Received, Tracker
+from unstable_stream.streams.trackers import Received, RunTracker
 
 __all__ = ["Tracked", "track"]
 
@@ -45,7 +45,7 @@ class Tracked:
 async def track(
     history: History,
     run_id: str,
-    tracker: Tracker,
+    tracker: RunTracker,
     received: Received,
     *,
     follow: bool = False,
@@ -94,7 +94,7 @@ async def track(
 class _Feed:
     """The fold of the run, and the tracker that its metrics go to."""
 
-    def __init__(self, run_id: str, tracker: Tracker, received: Received) -> None:
+    def __init__(self, run_id: str, tracker: RunTracker, received: Received) -> None:
         self.done = Tracked(run_id)
         self.ended = False
         self._fold = MetricsProcessor(run_id)

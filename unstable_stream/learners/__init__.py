@@ -19,8 +19,8 @@ from unstable_stream.learners.merging import merge_adapter
 from unstable_stream.learners.rank import Alone, Rank
 from unstable_stream.learners.standard_learner import (
     Algorithm,
+    LearnerSample,
     LearnerSettings,
-    Sample,
     StandardLearner,
     UpdateResult,
 )
@@ -31,12 +31,12 @@ __all__ = [
     "Alone",
     "CheckpointInfo",
     "CheckpointState",
+    "LearnerSample",
     "LearnerSettings",
     "LoadedCheckpoint",
     "LoraSettings",
     "LrSchedule",
     "Rank",
-    "Sample",
     "StandardLearner",
     "TorchRank",
     "UpdateResult",

@@ -53,7 +53,7 @@ from unstable_stream.learners.whole_model import (
 )
 from unstable_stream.update_decisions import Admission, left_out
 
-__all__ = ["Algorithm", "LearnerSettings", "Sample", "StandardLearner", "UpdateResult"]
+__all__ = ["Algorithm", "LearnerSample", "LearnerSettings", "StandardLearner", "UpdateResult"]
 
 _NAMED_IDS = 8
 _OVERHEAD_TOKENS = 64
@@ -65,7 +65,7 @@ _DIVERGENCE_SHARE = 16
 """The divergence from the base model is measured in every fourth update, on every 16th sample."""
 
 
-class Sample(Protocol):
+class LearnerSample(Protocol):
     """The fields of a training sample that the learner itself needs."""
 
     @property
@@ -76,8 +76,8 @@ class Sample(Protocol):
     def completion_token_ids(self) -> NDArray[np.int32]: ...
 
 
-SampleT = TypeVar("SampleT", bound=Sample)
-SampleT_contra = TypeVar("SampleT_contra", bound=Sample, contravariant=True)
+SampleT = TypeVar("SampleT", bound=LearnerSample)
+SampleT_contra = TypeVar("SampleT_contra", bound=LearnerSample, contravariant=True)
 BatchT = TypeVar("BatchT")
 
 

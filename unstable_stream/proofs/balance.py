@@ -14,7 +14,7 @@ from unstable_stream.events import (
     step_id,
     trajectory_id,
 )
-from unstable_stream.proofs.ledger import ABSENT, MAY_BE_REPLAYED, Ledger, View, named
+from unstable_stream.proofs.ledger import ABSENT, MAY_BE_REPLAYED, Ledger, LedgerView, named
 from unstable_stream.proofs.reports import AuditReport, GameCounts, Problem, StepCounts, abridged
 from unstable_stream.workers.unreadable import UNREADABLE
 
@@ -217,7 +217,7 @@ def _view_problems(ledger: Ledger) -> Iterator[Problem]:
                 yield Problem("trajectory missing", f"{where}: seat {seat} of game {game_id} has none")
 
 
-def _is_absent(view: View | None) -> bool:
+def _is_absent(view: LedgerView | None) -> bool:
     return view is None or view.slot == ABSENT
 
 

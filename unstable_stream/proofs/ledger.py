@@ -39,7 +39,7 @@ from unstable_stream.proofs.reports import Problem
 from unstable_stream.reward_transformations import expected_steps
 from unstable_stream.runs.history import RunStatus
 
-__all__ = ["ABSENT", "MAY_BE_REPLAYED", "Game", "Ledger", "Update", "View", "named"]
+__all__ = ["ABSENT", "MAY_BE_REPLAYED", "Ledger", "LedgerGame", "LedgerView", "Update", "named"]
 
 ABSENT: Final = -1
 """Instead of a record's slot in its index: no such record has been read."""
@@ -48,7 +48,7 @@ MAY_BE_REPLAYED: Final = (Trajectory, GameOutcome, GameAbandoned)
 
 
 @dataclass(slots=True)
-class Game:
+class LedgerGame:
     """A game by its start and its ends: slots of their records, and what its outcome promises."""
 
     game_id: str
@@ -68,13 +68,13 @@ class Game:
 
 
 @dataclass(slots=True)
-class View:
+class LedgerView:
     """A trajectory; all but ``number`` is unknown while only its steps have been read."""
 
     number: int
     """Counts trajectories in the order in which they were first heard of."""
     slot: int = ABSENT
-    game: Game | None = None
+    game: LedgerGame | None = None
     seat: int = 0
     reward: float = 0.0
     turns: int = 0
@@ -114,8 +114,8 @@ class Ledger:
         self.run = run
         self.steps_kept = steps_kept
         self.indexes: dict[type[Event], RecordIndex] = {}
-        self.games: dict[str, Game] = {}
-        self.views: dict[str, View] = {}
+        self.games: dict[str, LedgerGame] = {}
+        self.views: dict[str, LedgerView] = {}
         # Of each record in the index of steps: the number of its trajectory, and its turn.
         self.step_views = array("i")
         self.step_turns = array("i")
@@ -157,10 +157,10 @@ class Ledger:
         """Fold a record that is no event: consumers must have set it aside."""
         self.unreadable[where] = error
 
-    def _game(self, event: GameStarted | GameAbandoned | GameOutcome | Trajectory) -> Game:
+    def _game(self, event: GameStarted | GameAbandoned | GameOutcome | Trajectory) -> LedgerGame:
         game = self.games.get(event.game_id)
         if game is None:
-            game = self.games[event.game_id] = Game(event.game_id, event.split, event.game_index)
+            game = self.games[event.game_id] = LedgerGame(event.game_id, event.split, event.game_index)
         return game
 
     # Of events with one id the first one counts, as it does for every consumer.
@@ -181,10 +181,10 @@ class Ledger:
             game.steps = expected_steps(event, filter_opponent_invalid=False)
             game.filtered_steps = expected_steps(event, filter_opponent_invalid=True)
 
-    def _view(self, trajectory: str) -> View:
+    def _view(self, trajectory: str) -> LedgerView:
         view = self.views.get(trajectory)
         if view is None:
-            view = self.views[trajectory] = View(len(self.views))
+            view = self.views[trajectory] = LedgerView(len(self.views))
         return view
 
     def _apply_trajectory(self, event: Trajectory, slot: int) -> None:

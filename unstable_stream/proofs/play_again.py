@@ -27,7 +27,7 @@ from unstable_stream.extensions import allowed_patterns, confine
 from unstable_stream.games.play import PlayedGame, play_game
 from unstable_stream.games.players import Move, SampledTokens, TurnContext
 
-__all__ = ["Replay", "ReplayRules", "Replayer", "processes", "replay", "started_view", "trajectory_view"]
+__all__ = ["PlayedAgain", "ReplayRules", "Replayer", "processes", "replay", "started_view", "trajectory_view"]
 
 TagT = TypeVar("TagT")
 
@@ -64,7 +64,7 @@ class ReplayRules(NamedTuple):
     invalid_moves_allowed: int
 
 
-class Replay(NamedTuple):
+class PlayedAgain(NamedTuple):
     """The result of playing a game again."""
 
     outcome: bytes | None
@@ -95,7 +95,7 @@ def started_view(event: GameStarted | GameOutcome) -> bytes:
     )
 
 
-def replay(outcome: GameOutcome, rules: ReplayRules) -> Replay:
+def replay(outcome: GameOutcome, rules: ReplayRules) -> PlayedAgain:
     """Play a recorded game again; only its actions and their seats come from the record."""
     started = GameStarted(
         event_id="",
@@ -123,7 +123,7 @@ def replay(outcome: GameOutcome, rules: ReplayRules) -> Replay:
     except EnvironmentUnavailableError as error:
         raise EnvironmentUnavailableError(f"{error} Or leave the games out: --no-games") from error
     except GameError as error:
-        return Replay(None, (), str(error))
+        return PlayedAgain(None, (), str(error))
     # The time, and what is known of completions, come from the record: the sampling is not made again.
     again = msgspec.structs.replace(
         played.outcome,
@@ -133,7 +133,7 @@ def replay(outcome: GameOutcome, rules: ReplayRules) -> Replay:
         no_answers=outcome.no_answers,
     )
     body = encode_event(again)
-    return Replay(
+    return PlayedAgain(
         None if body == encode_event(outcome) else body,
         [(event.event_id, trajectory_view(event)) for event in played.trajectories],
     )
@@ -188,14 +188,14 @@ class Replayer(Generic[TagT]):
         self._most_waiting = 2 * jobs
         self._pool = processes(jobs) if jobs > 1 else None
         self._batch: list[tuple[TagT, GameOutcome]] = []
-        self._waiting: deque[tuple[list[tuple[TagT, GameOutcome]], Future[list[Replay]]]] = deque()
+        self._waiting: deque[tuple[list[tuple[TagT, GameOutcome]], Future[list[PlayedAgain]]]] = deque()
 
     def close(self) -> None:
         """Stop the processes."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
-    async def add(self, tag: TagT, outcome: GameOutcome) -> list[tuple[TagT, GameOutcome, Replay]]:
+    async def add(self, tag: TagT, outcome: GameOutcome) -> list[tuple[TagT, GameOutcome, PlayedAgain]]:
         """Add a game; return the results that are ready."""
         if self._pool is None:
             await asyncio.sleep(0)  # a game may take seconds: let the reader of the log run
@@ -205,7 +205,7 @@ class Replayer(Generic[TagT]):
             self._submit(self._pool)
         return await self._results(self._most_waiting)
 
-    async def rest(self) -> list[tuple[TagT, GameOutcome, Replay]]:
+    async def rest(self) -> list[tuple[TagT, GameOutcome, PlayedAgain]]:
         """Wait for the games that are still being played."""
         if self._pool is not None and self._batch:
             self._submit(self._pool)
@@ -216,8 +216,8 @@ class Replayer(Generic[TagT]):
         self._waiting.append((self._batch, pool.submit(_replay_encoded, bodies, self._rules)))
         self._batch = []
 
-    async def _results(self, may_wait: int) -> list[tuple[TagT, GameOutcome, Replay]]:
-        done: list[tuple[TagT, GameOutcome, Replay]] = []
+    async def _results(self, may_wait: int) -> list[tuple[TagT, GameOutcome, PlayedAgain]]:
+        done: list[tuple[TagT, GameOutcome, PlayedAgain]] = []
         while len(self._waiting) > may_wait:
             games, future = self._waiting.popleft()
             replays = await asyncio.wrap_future(future)
@@ -225,7 +225,7 @@ class Replayer(Generic[TagT]):
         return done
 
 
-def _replay_encoded(bodies: Sequence[bytes], rules: ReplayRules) -> list[Replay]:
+def _replay_encoded(bodies: Sequence[bytes], rules: ReplayRules) -> list[PlayedAgain]:
     replays = []
     for body in bodies:
         outcome = decode_event(body)

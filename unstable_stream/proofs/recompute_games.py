@@ -16,7 +16,7 @@ from unstable_stream.log.records import event_from_record
 from unstable_stream.proofs.differences import Difference, differing_fields
 from unstable_stream.proofs.expected_records import DerivedCheck, Expected
 from unstable_stream.proofs.play_again import (
-    Replay,
+    PlayedAgain,
     Replayer,
     ReplayRules,
     replay,
@@ -78,7 +78,7 @@ class GameCheck:
         started = event_id(outcome.run_id, "game-started", outcome.split, outcome.game_index)
         self._open_starts().expect(Expected(started, body_digest(view), lambda: view, str(record)))
 
-    def _judge(self, record: StoredRecord, outcome: GameOutcome, again: Replay) -> None:
+    def _judge(self, record: StoredRecord, outcome: GameOutcome, again: PlayedAgain) -> None:
         self._check.compared += 1
         if again.problem is not None:
             self._check.differs(Difference(str(record), outcome.event_id, again.problem))

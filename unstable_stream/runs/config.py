@@ -29,6 +29,7 @@ from unstable_stream.runs.sections import (
     BufferConfig,
     Choice,
     CollectorConfig,
+    ConfigSection,
     CurriculumConfig,
     EngineConfig,
     EngineExtensionConfig,
@@ -47,7 +48,6 @@ from unstable_stream.runs.sections import (
     ReinforceConfig,
     RewardConfig,
     SamplingConfig,
-    Section,
     TrainedModelConfig,
     TransformersEngineConfig,
     VllmEngineConfig,
@@ -86,7 +86,7 @@ __all__ = [
 ]
 
 
-class RunConfig(Section):
+class RunConfig(ConfigSection):
     """Everything a run needs."""
 
     name: str = "run"
@@ -746,8 +746,8 @@ _TAGGED: dict[str, type[BaseModel]] = {
 }
 
 
-def _section_of(annotation: Any) -> type[Section] | None:
-    if isinstance(annotation, type) and issubclass(annotation, Section):
+def _section_of(annotation: Any) -> type[ConfigSection] | None:
+    if isinstance(annotation, type) and issubclass(annotation, ConfigSection):
         return annotation
     for argument in getattr(annotation, "__args__", ()):
         found = _section_of(argument)

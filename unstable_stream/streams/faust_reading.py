@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition
 from unstable_stream.log.reading import any_record, check_offsets
 
-__all__ = ["Reading", "check_gaps", "ends_without_record", "joined_on"]
+__all__ = ["FaustReading", "check_gaps", "ends_without_record", "joined_on"]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class FaustReading:
     """A record and the reading that led to it."""
 
     record: StoredRecord
@@ -25,7 +25,7 @@ class Reading:
 
 
 def joined_on(
-    batch: Iterable[Reading], positions: Positions, sessions: Mapping[tuple[str, int], int]
+    batch: Iterable[FaustReading], positions: Positions, sessions: Mapping[tuple[str, int], int]
 ) -> tuple[list[StoredRecord], set[TopicPartition]]:
     """Return the records that follow ``positions`` without a gap, and the partitions with a gap.
 

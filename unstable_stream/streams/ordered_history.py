@@ -176,7 +176,7 @@ class ArchiveHistory:
         await asyncio.to_thread(self._reader.release)
 
 
-class _Head(msgspec.Struct, tag_field=None):
+class _NextRecord(msgspec.Struct, tag_field=None):
     type: str
     event_id: str
     run_id: str
@@ -184,7 +184,7 @@ class _Head(msgspec.Struct, tag_field=None):
     schema_version: int = 1
 
 
-_head_decoder: Final = msgspec.json.Decoder(_Head)
+_head_decoder: Final = msgspec.json.Decoder(_NextRecord)
 
 
 def record_of_row(row: ArchivedRow) -> StoredRecord:

@@ -19,13 +19,13 @@ from unstable_stream.extensions.build import refuse
 from unstable_stream.stores import path_part
 from unstable_stream.streams.plugins import Context, Plugin
 
-__all__ = ["JsonLinesTracker", "Received", "Tracker", "build_tracker", "tracker_plugin", "tracker_title"]
+__all__ = ["JsonLinesTracker", "Received", "RunTracker", "build_tracker", "tracker_plugin", "tracker_title"]
 
 _DIRECTORY: Final = "directory"
 """A constructor with a parameter of this name receives the run's own directory."""
 
 
-class Tracker(Protocol):
+class RunTracker(Protocol):
     """Takes metrics. It may also have ``close()``, which is called after the last one."""
 
     def log(
@@ -98,7 +98,7 @@ def tracker_title(spec: Spec, where: str = "trackers") -> str:
     return target.rpartition(":")[2] or target
 
 
-def build_tracker(spec: Spec, directory: Path, where: str = "trackers") -> Tracker:
+def build_tracker(spec: Spec, directory: Path, where: str = "trackers") -> RunTracker:
     """Return a fresh tracker.
 
     Raises:
@@ -118,13 +118,13 @@ def build_tracker(spec: Spec, directory: Path, where: str = "trackers") -> Track
         inspect.signature(log).bind({}, run_id="", source="", step=None, time_ms=0)
     except TypeError as error:
         raise refuse(kind, reference, where, f"has a log that cannot be called so: {error}") from error
-    return cast(Tracker, tracker)
+    return cast(RunTracker, tracker)
 
 
-def tracker_plugin(name: str, make: Callable[[], Tracker], received: Received | None = None) -> Plugin:
+def tracker_plugin(name: str, make: Callable[[], RunTracker], received: Received | None = None) -> Plugin:
     """Return a plug-in that passes every metric of the log to the tracker from ``make``, and notes it."""
 
-    class Handler:
+    class TrackerHandler:
         def __init__(self) -> None:
             self._tracker = make()
 
@@ -144,4 +144,4 @@ def tracker_plugin(name: str, make: Callable[[], Tracker], received: Received | 
             if close is not None:
                 close()
 
-    return Plugin(name, (Metrics.TOPIC,), (Metrics,), Handler, None, retries=3, backoff_s=0.5)
+    return Plugin(name, (Metrics.TOPIC,), (Metrics,), TrackerHandler, None, retries=3, backoff_s=0.5)

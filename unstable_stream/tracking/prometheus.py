@@ -57,7 +57,7 @@ async def run_monitor(
         ServiceError: the monitor cannot listen on the port.
         LogUnavailableError: the log could not be reached at the start; later failures are tried again.
     """
-    served = _Served()
+    served = _ServedMetrics()
     with _serving(served, host, port) as listening_on:
         monitor = _Monitor(log, served, start, every_s)
         try:
@@ -70,7 +70,7 @@ async def run_monitor(
             await monitor.close()
 
 
-class _Served(Collector):
+class _ServedMetrics(Collector):
     """The answer to the next scrape. It is replaced as a whole, because scrapes come in other threads."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class _Served(Collector):
 
 
 @contextmanager
-def _serving(served: _Served, host: str, port: int) -> Iterator[int]:
+def _serving(served: _ServedMetrics, host: str, port: int) -> Iterator[int]:
     registry = CollectorRegistry()
     registry.register(served)
     try:
@@ -99,7 +99,7 @@ def _serving(served: _Served, host: str, port: int) -> Iterator[int]:
 
 
 class _Monitor:
-    def __init__(self, log: EventLog, served: _Served, start: Start, every_s: float) -> None:
+    def __init__(self, log: EventLog, served: _ServedMetrics, start: Start, every_s: float) -> None:
         self._event_log = log
         self._served = served
         self._start = start

@@ -31,7 +31,7 @@ _ENDED_GAMES: Final = 20
 
 
 @dataclass
-class _Answer:
+class _CachedAnswer:
     state: str
     value: Any
     """``Any``: whatever was computed."""
@@ -48,7 +48,7 @@ class Shelf:
     _readers: int = 0
     _since: float = 0.0
     _free_from: float = 0.0
-    _answers: OrderedDict[Hashable, _Answer] = field(default_factory=OrderedDict)
+    _answers: OrderedDict[Hashable, _CachedAnswer] = field(default_factory=OrderedDict)
     _locks: dict[Hashable, threading.Lock] = field(default_factory=dict)
 
     @property
@@ -116,7 +116,7 @@ class Shelf:
                         self._locks.pop(key, None)
                 raise
             with self._free:
-                self._answers[key] = _Answer(state, value)
+                self._answers[key] = _CachedAnswer(state, value)
                 self._answers.move_to_end(key)
                 while len(self._answers) > _REMEMBERED:
                     forgotten, _ = self._answers.popitem(last=False)

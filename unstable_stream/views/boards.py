@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from unstable_stream.views.transcript import Move, Transcript
+from unstable_stream.views.transcript import Transcript, TranscriptMove
 
-__all__ = ["Board", "boards_of"]
+__all__ = ["BoardPicture", "boards_of"]
 
 _NUMBER: Final = re.compile(r"\d+")
 _SIZE: Final = re.compile(r"has (\d+) rows and (\d+) columns")
@@ -16,7 +16,7 @@ _MARKS: Final = {"TicTacToe": "OX", "SimpleTak": "OX", "ConnectFour": "XO"}
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
+class BoardPicture:
     """A board after a move."""
 
     columns: int
@@ -41,7 +41,7 @@ class Board:
         )
 
 
-def boards_of(transcript: Transcript) -> list[Board] | None:
+def boards_of(transcript: Transcript) -> list[BoardPicture] | None:
     """Return the board after each move; ``None`` for a game that has none, or moves it does not know."""
     family = (transcript.env_id or "").split("-")[0]
     marks = _MARKS.get(family)
@@ -56,11 +56,11 @@ def boards_of(transcript: Transcript) -> list[Board] | None:
             return None
         if at is not None:
             cells[at] = move.seat
-        boards.append(Board(columns, tuple(cells), at, marks))
+        boards.append(BoardPicture(columns, tuple(cells), at, marks))
     return boards
 
 
-def _size(family: str, moves: Sequence[Move]) -> tuple[int, int]:
+def _size(family: str, moves: Sequence[TranscriptMove]) -> tuple[int, int]:
     seen = next((move.observation for move in moves if move.observation), "")
     if family == "ConnectFour":
         found = _SIZE.search(seen)
@@ -72,7 +72,7 @@ def _size(family: str, moves: Sequence[Move]) -> tuple[int, int]:
     return size, size
 
 
-def _cell(family: str, move: Move, cells: Sequence[int | None], columns: int) -> int | None:
+def _cell(family: str, move: TranscriptMove, cells: Sequence[int | None], columns: int) -> int | None:
     found = _NUMBER.search(move.action)
     number = int(found[0]) if found else len(cells)
     if family != "ConnectFour":

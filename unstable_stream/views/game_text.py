@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from unstable_stream.plain_text import plain
-from unstable_stream.views.transcript import Move, SeatLine, Transcript
+from unstable_stream.views.transcript import SeatLine, Transcript, TranscriptMove
 
 __all__ = ["render"]
 
@@ -87,7 +87,7 @@ def _block(label: str, text: Text) -> RenderableType:
     return Padding(grid, (0, 0, 0, 1))
 
 
-def _tokens(move: Move, texts: Sequence[str] | None) -> Text:
+def _tokens(move: TranscriptMove, texts: Sequence[str] | None) -> Text:
     """Return each token with its log-probability in nats, the surprising ones brighter."""
     known = texts or [f"#{token}" for token in move.token_ids]
     shown = Text()
@@ -98,7 +98,7 @@ def _tokens(move: Move, texts: Sequence[str] | None) -> Text:
     return shown
 
 
-def _rewards(move: Move) -> Text:
+def _rewards(move: TranscriptMove) -> Text:
     stages = (("game", move.raw_reward), ("final", move.final_reward), ("step", move.step_reward))
     text = Text("  ".join(f"{name} {value:+.4g}" for name, value in stages if value is not None))
     if move.fate == "pending":
@@ -110,7 +110,7 @@ def _rewards(move: Move) -> Text:
     return text
 
 
-def _action(move: Move) -> RenderableType:
+def _action(move: TranscriptMove) -> RenderableType:
     text = Text(plain(move.action), style="bold")
     text.append(
         "  accepted" if move.valid else "  refused: invalid move", style="green" if move.valid else "red"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from unstable_stream.archive import query
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.inference.token_texts import token_texts, tokenizer_on_disk
-from unstable_stream.views.transcript import Move, Transcript
+from unstable_stream.views.transcript import Transcript, TranscriptMove
 
 if TYPE_CHECKING:
     from unstable_stream.inference.tokenizer import Tokenizer
@@ -37,7 +37,7 @@ class TokensOfGame(NamedTuple):
 def tokens_of(
     archive: ArchiveAddress,
     transcript: Transcript,
-    moves: Sequence[Move] | None = None,
+    moves: Sequence[TranscriptMove] | None = None,
     *,
     most: int | None = None,
     tokenizer: str | None = None,

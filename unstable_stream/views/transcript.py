@@ -9,7 +9,7 @@ from unstable_stream.archive.read import query
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveError
 
-__all__ = ["Move", "SeatLine", "Transcript", "load_transcript", "load_transcripts", "new_part"]
+__all__ = ["SeatLine", "Transcript", "TranscriptMove", "load_transcript", "load_transcripts", "new_part"]
 
 _SHOWN_MATCHES = 5
 
@@ -66,7 +66,7 @@ class SeatLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class TranscriptMove:
     """One move. The log does not record observations and prompts of scripted players."""
 
     game_turn: int
@@ -130,7 +130,7 @@ class Transcript:
     started_at: datetime | None
     ended_at: datetime | None
     seats: Sequence[SeatLine]
-    moves: Sequence[Move]
+    moves: Sequence[TranscriptMove]
 
 
 def load_transcript(path: ArchiveAddress, game_id_prefix: str) -> Transcript:
@@ -183,7 +183,7 @@ def load_transcripts(path: ArchiveAddress, game_ids: Sequence[str]) -> list[Tran
         Transcript(
             **games[game],
             seats=[SeatLine(**seat) for seat in seats.get(game, ())],
-            moves=[Move(**move) for move in _only_new(moves.get(game, ()))],
+            moves=[TranscriptMove(**move) for move in _only_new(moves.get(game, ()))],
         )
         for game in game_ids
     ]

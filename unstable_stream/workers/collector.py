@@ -104,7 +104,7 @@ class ReplaceableWorker(Protocol):
 
 
 @runtime_checkable
-class EnginePool(Protocol):
+class Engines(Protocol):
     """Engines that come and go while the run goes on."""
 
     @property
@@ -126,7 +126,7 @@ class Collector:
         self,
         config: RunConfig,
         run_id: str,
-        engines: Sequence[EngineHandle] | EnginePool,
+        engines: Sequence[EngineHandle] | Engines,
         workers: Sequence[RolloutWorkerHandle],
         started: RunStarted | None = None,
         data: DataDir | None = None,
@@ -144,8 +144,8 @@ class Collector:
         self._config = config
         self._data = data
         self._run_id = run_id
-        self._pool = engines if isinstance(engines, EnginePool) else None
-        self._fixed = {} if isinstance(engines, EnginePool) else dict(enumerate(engines))
+        self._pool = engines if isinstance(engines, Engines) else None
+        self._fixed = {} if isinstance(engines, Engines) else dict(enumerate(engines))
         self._workers = workers
         self._schedule = GameSchedule(run_id, config, started)
         first_update = started.parent_update or 0 if started else 0

@@ -85,7 +85,7 @@ from unstable_stream.workers.checkpoint_home import StoredHome, home_of
 from unstable_stream.workers.learner_core import build_training_algorithm
 from unstable_stream.workers.learner_progress import (
     LearnerProgress,
-    Place,
+    StepPlace,
     by_partition,
     read_progress,
     write_progress,
@@ -176,7 +176,7 @@ class LearnerService:
         self._recorded = RecordedConfigs({})
         self._resumption: int | None = None
         """The start of the run whose configuration this is."""
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, StepPlace] = {}
         """By id, where the pending steps are in the log."""
         self._updates_from: dict[str, int] = {}
         """The next offsets of ``learner-updates``, before the present update."""
@@ -502,7 +502,7 @@ class LearnerService:
             if trained_model(event.model_uid) == self._model:
                 steps.append(event)
                 if self._buffer.used_ids.by_game:
-                    self._places.setdefault(event.event_id, Place(record.partition, record.offset))
+                    self._places.setdefault(event.event_id, StepPlace(record.partition, record.offset))
         self._buffer.extend(steps)
 
     async def _record_lost_steps(self, log: EventLog, producer: Producer, gone: list[str] | None) -> None:

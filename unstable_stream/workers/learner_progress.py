@@ -23,7 +23,7 @@ from unstable_stream.log.port import EventLog, TopicPartition
 from unstable_stream.log.reading import check_offsets
 from unstable_stream.log_lines import get_logger
 
-__all__ = ["LearnerProgress", "Place", "by_partition", "read_progress", "write_progress"]
+__all__ = ["LearnerProgress", "StepPlace", "by_partition", "read_progress", "write_progress"]
 
 _FILE: Final = "progress.json"
 _FORMAT: Final = 1
@@ -31,7 +31,7 @@ _FORMAT: Final = 1
 _logger = get_logger(__name__)
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True):
+class StepPlace(msgspec.Struct, frozen=True, array_like=True):
     """The record of a step."""
 
     partition: int
@@ -53,7 +53,7 @@ class LearnerProgress(msgspec.Struct, frozen=True, kw_only=True):
     """``topic[partition]`` of ``steps`` and ``game-outcomes`` to the next offset at the draw."""
     updates_from: dict[str, int]
     """The next offsets of ``learner-updates`` before the update was published."""
-    pending: dict[str, Place]
+    pending: dict[str, StepPlace]
     """Step id to the place of the step, all below ``positions``."""
     used: dict[str, Any]
     watched: int

@@ -10,7 +10,7 @@ from unstable_stream.archive.writing import LogPartition
 from unstable_stream.errors import ArchiveBusyError
 
 __all__ = [
-    "Standing",
+    "WriterStanding",
     "crowded",
     "give_slots",
     "position_name",
@@ -21,7 +21,7 @@ __all__ = [
 _OFFSET_BITS: Final = 40
 
 
-class Standing(NamedTuple):
+class WriterStanding(NamedTuple):
     """The position of a partition; of two the larger is the later one."""
 
     mark: int
@@ -35,9 +35,9 @@ class Standing(NamedTuple):
         """The offset of the next record to archive."""
         return self.mark & (1 << _OFFSET_BITS) - 1
 
-    def moved_to(self, next_offset: int) -> "Standing":
+    def moved_to(self, next_offset: int) -> "WriterStanding":
         """Return the standing with another offset."""
-        return Standing(self.mark - self.next_offset + next_offset, self.slot)
+        return WriterStanding(self.mark - self.next_offset + next_offset, self.slot)
 
     @property
     def first_number(self) -> int:
@@ -50,21 +50,21 @@ def position_name(place: LogPartition) -> str:
     return f"{place.topic}/{place.partition}/{place.log_id}"
 
 
-def read_standings(table: SharedTable) -> dict[LogPartition, Standing]:
+def read_standings(table: SharedTable) -> dict[LogPartition, WriterStanding]:
     """Return the standing of every partition that has one, in the version of the table that is known."""
-    found: dict[LogPartition, Standing] = {}
+    found: dict[LogPartition, WriterStanding] = {}
     for file in table.files(POSITIONS):
         # ``Any``: the values of a row.
         rows: list[dict[str, Any]] = table.read(file)[POSITIONS].to_pylist()
         for row in rows:
             place = LogPartition(row["log_id"], row["topic"], row["partition"])
-            standing = Standing(row["times_set_back"] << _OFFSET_BITS | row["next_offset"], row["slot"])
+            standing = WriterStanding(row["times_set_back"] << _OFFSET_BITS | row["next_offset"], row["slot"])
             if place not in found or standing > found[place]:
                 found[place] = standing
     return found
 
 
-def write_standings(table: SharedTable, standings: Mapping[LogPartition, Standing]) -> TableFile:
+def write_standings(table: SharedTable, standings: Mapping[LogPartition, WriterStanding]) -> TableFile:
     """Write a file with these standings."""
     rows = [
         {
@@ -80,7 +80,7 @@ def write_standings(table: SharedTable, standings: Mapping[LogPartition, Standin
 
 def give_slots(
     table: SharedTable, places: Collection[LogPartition], timeout_s: float
-) -> dict[LogPartition, Standing]:
+) -> dict[LogPartition, WriterStanding]:
     """Give a slot to each of these partitions that has none; return all standings then.
 
     Raises:
@@ -90,9 +90,9 @@ def give_slots(
     while True:
         version = table.refresh()
         standings = read_standings(table)
-        given: dict[LogPartition, Standing] = {}
+        given: dict[LogPartition, WriterStanding] = {}
         for place in sorted(set(places) - standings.keys()):
-            given[place] = Standing(0, _next_slot([*standings.values(), *given.values()]))
+            given[place] = WriterStanding(0, _next_slot([*standings.values(), *given.values()]))
         if not given or table.commit([write_standings(table, given)], upon=version):
             return {**standings, **given}
         if time.monotonic() >= deadline:
@@ -106,6 +106,6 @@ def crowded(table: SharedTable, timeout_s: float) -> ArchiveBusyError:
     )
 
 
-def _next_slot(standings: Iterable[Standing]) -> int:
+def _next_slot(standings: Iterable[WriterStanding]) -> int:
     """Return a slot that no partition has."""
     return max((standing.slot for standing in standings), default=-1) + 1

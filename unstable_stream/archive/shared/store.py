@@ -26,11 +26,11 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from unstable_stream.archive.batch import EVENTS, ArchivedRecord, Batch, build_batch
+from unstable_stream.archive.batch import EVENTS, ArchivedRecord, RowBatch, build_batch
 from unstable_stream.archive.shared.compaction import compact
 from unstable_stream.archive.shared.relations import DROPPED, RELATIONS, as_rows, rows_of
 from unstable_stream.archive.shared.standing import (
-    Standing,
+    WriterStanding,
     crowded,
     give_slots,
     position_name,
@@ -90,7 +90,7 @@ class SharedStore:
         self.archive_id = self._table.archive_id
         self._threads = ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="archive")
         self._lock = threading.Lock()
-        self._standings: dict[LogPartition, Standing] = {}
+        self._standings: dict[LogPartition, WriterStanding] = {}
         """Only what never changes of them is used: their slots, and how often they were set back."""
         self._dropped = self._read_dropped()
 
@@ -102,7 +102,7 @@ class SharedStore:
             self._standings |= standings
         return {place: standing.next_offset for place, standing in standings.items() if standing.next_offset}
 
-    def build(self, records: Sequence[ArchivedRecord], log_id: str) -> Batch:
+    def build(self, records: Sequence[ArchivedRecord], log_id: str) -> RowBatch:
         """Build rows; see :class:`.writing.Store`. Only readers see which record of an event comes first."""
         places = [LogPartition(log_id, record.topic, record.partition) for record in records]
         standings = self._slots(set(places))
@@ -113,7 +113,7 @@ class SharedStore:
         return build_batch(records, None, log_id, numbers)
 
     def append(
-        self, batch: Batch, before: Mapping[LogPartition, int], after: Mapping[LogPartition, int]
+        self, batch: RowBatch, before: Mapping[LogPartition, int], after: Mapping[LogPartition, int]
     ) -> bool:
         """Commit rows and positions; see :class:`.writing.Store`."""
         known = self._slots(after.keys())
@@ -178,7 +178,7 @@ class SharedStore:
         """Let go of the threads; everything stored is whole."""
         self._threads.shutdown()
 
-    def _slots(self, places: Collection[LogPartition]) -> Mapping[LogPartition, Standing]:
+    def _slots(self, places: Collection[LogPartition]) -> Mapping[LogPartition, WriterStanding]:
         """Return the standings of these partitions, once each has a slot."""
         with self._lock:
             if set(places) <= self._standings.keys():
@@ -189,7 +189,7 @@ class SharedStore:
             return self._standings
 
     def _files(
-        self, batch: Batch, standings: Mapping[LogPartition, Standing], dropped: Collection[str]
+        self, batch: RowBatch, standings: Mapping[LogPartition, WriterStanding], dropped: Collection[str]
     ) -> list[TableFile]:
         """Write the files of a batch, without the rows of runs that were dropped."""
         work = [self._threads.submit(write_standings, self._table, standings)]

@@ -22,7 +22,7 @@ __all__ = [
     "Column",
     "Item",
     "Source",
-    "Table",
+    "TableDefinition",
     "columns_of",
     "items_of",
     "sql_type",
@@ -122,7 +122,7 @@ RECORD_NUMBER: Final = Column(
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableDefinition:
     """One typed table, filled from one or more event families."""
 
     name: str
@@ -147,7 +147,7 @@ class Table:
             yield f'ALTER TABLE "{self.name}" ADD COLUMN IF NOT EXISTS {column.quoted} {column.sql_type}'
 
 
-def traced(table: Table) -> Table:
+def traced(table: TableDefinition) -> TableDefinition:
     """Return the table with :data:`RECORD_NUMBER` as its last column."""
     return replace(table, columns=(*table.columns, RECORD_NUMBER))
 

@@ -1,6 +1,6 @@
 """Declare the tables of games: those started, abandoned and finished, their seats and every move."""
 
-from unstable_stream.archive.tables.declare import Column, Item, Table, columns_of, items_of
+from unstable_stream.archive.tables.declare import Column, Item, TableDefinition, columns_of, items_of
 from unstable_stream.events import (
     Action,
     GameAbandoned,
@@ -59,13 +59,13 @@ def _finish_reason(row: Item) -> str | None:
 _MODELS = Column("models", "VARCHAR[]", "Model uids in seat order.", _models)
 
 TABLES = (
-    Table(
+    TableDefinition(
         "game_starts",
         "Games decided on, one row each.",
         (GameStarted,),
         columns_of(GameStarted, renamed={"occurred_at_ms": "started_at"}, computed=[_MODELS]),
     ),
-    Table(
+    TableDefinition(
         "planned_seats",
         "Who was to play each seat, one row per game and seat, also of games that never finished.",
         (GameStarted,),
@@ -75,13 +75,13 @@ TABLES = (
         ),
         items_of("seats"),
     ),
-    Table(
+    TableDefinition(
         "game_abandonments",
         "Games given up, one row each.",
         (GameAbandoned,),
         columns_of(GameAbandoned, renamed={"occurred_at_ms": "abandoned_at"}),
     ),
-    Table(
+    TableDefinition(
         "game_outcomes",
         "Finished games, one row each; the view `games` adds those in flight and abandoned.",
         (GameOutcome,),
@@ -102,7 +102,7 @@ TABLES = (
             ],
         ),
     ),
-    Table(
+    TableDefinition(
         "seats",
         "How each seat of a finished game did, one row per game and seat.",
         (GameOutcome,),
@@ -146,7 +146,7 @@ TABLES = (
         ),
         items_of("seats"),
     ),
-    Table(
+    TableDefinition(
         "actions",
         "Every move of every finished game, fixed opponents' included; with the seed it replays the game.",
         (GameOutcome,),

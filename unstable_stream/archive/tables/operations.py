@@ -1,6 +1,6 @@
 """Declare the tables of runs, ratings, measurements and rejected records."""
 
-from unstable_stream.archive.tables.declare import Column, Item, Table, columns_of
+from unstable_stream.archive.tables.declare import Column, Item, TableDefinition, columns_of
 from unstable_stream.events import (
     EnginesChanged,
     EnginesWanted,
@@ -22,7 +22,7 @@ def _values(event: Metrics) -> list[Item]:
 
 
 TABLES = (
-    Table(
+    TableDefinition(
         "run_events",
         "Starts, resumptions and ends of runs; the view `runs` has one row per run.",
         (RunStarted, RunResumed, RunFinished),
@@ -35,7 +35,7 @@ TABLES = (
             ],
         ),
     ),
-    Table(
+    TableDefinition(
         "engine_changes",
         "Engines that came and went, and how many a person wanted.",
         (EnginesWanted, EnginesChanged),
@@ -45,19 +45,19 @@ TABLES = (
             computed=[Column("type", "VARCHAR", "`engines-wanted` or `engines-changed`.", event_type)],
         ),
     ),
-    Table(
+    TableDefinition(
         "part_changes",
         "Where learner and rollout workers ran; the view `where_it_ran` has the engines, too.",
         (PartChanged,),
         columns_of(PartChanged),
     ),
-    Table(
+    TableDefinition(
         "ratings",
         "Every rating ever given: one row per rated game, environment and model.",
         (Rating,),
         columns_of(Rating),
     ),
-    Table(
+    TableDefinition(
         "metrics",
         "Everything measured: one row per name.",
         (Metrics,),
@@ -69,7 +69,7 @@ TABLES = (
         ),
         _values,
     ),
-    Table(
+    TableDefinition(
         "dead_letters",
         "Records a consumer could not accept.",
         (RecordRejected,),

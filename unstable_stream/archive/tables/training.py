@@ -1,6 +1,6 @@
 """Declare the tables of what models said and of what the learner made of it."""
 
-from unstable_stream.archive.tables.declare import Column, Item, Table, columns_of, items_of
+from unstable_stream.archive.tables.declare import Column, Item, TableDefinition, columns_of, items_of
 from unstable_stream.events import (
     AdapterProof,
     Checkpoint,
@@ -29,7 +29,7 @@ def _was_dropped(row: Item) -> bool:
 
 
 TABLES = (
-    Table(
+    TableDefinition(
         "trajectories",
         "One seat's view of one finished game, for every seat a language model played.",
         (Trajectory,),
@@ -54,7 +54,7 @@ TABLES = (
             ],
         ),
     ),
-    Table(
+    TableDefinition(
         "turns",
         "Every decision of a language model: what it saw, was given and said.",
         (Trajectory,),
@@ -87,7 +87,7 @@ TABLES = (
         ),
         items_of("turns"),
     ),
-    Table(
+    TableDefinition(
         "steps",
         "Trainable turns with their rewards; the tokens are in `turns` (trajectory_id, turn_index).",
         (Step,),
@@ -111,7 +111,7 @@ TABLES = (
             ],
         ),
     ),
-    Table(
+    TableDefinition(
         "updates",
         "Learner updates, one row each.",
         (LearnerUpdate,),
@@ -129,7 +129,7 @@ TABLES = (
             ],
         ),
     ),
-    Table(
+    TableDefinition(
         "update_steps",
         "What became of each step: one row per step that an update or a `steps-dropped` event names.",
         (LearnerUpdate, StepsDropped),
@@ -171,14 +171,14 @@ TABLES = (
         ),
         _fates,
     ),
-    Table(
+    TableDefinition(
         "collapse_warnings",
         "Signs of a collapse, one row each; see docs/collapse.md.",
         (CollapseWarning,),
         columns_of(CollapseWarning),
     ),
-    Table("checkpoints", "Saved policies, one row each.", (Checkpoint,), columns_of(Checkpoint)),
-    Table(
+    TableDefinition("checkpoints", "Saved policies, one row each.", (Checkpoint,), columns_of(Checkpoint)),
+    TableDefinition(
         "adapter_proofs",
         "Engines' proofs of the adapters that they loaded: one row per load.",
         (AdapterProof,),

@@ -22,9 +22,9 @@ from typing import Final
 from aiokafka import errors as kafka
 
 from unstable_stream.errors import EventLogError, LogUnavailableError, UnknownTopicError, UnstableStreamError
-from unstable_stream.log.kafka.cluster import Cluster, Lazy
+from unstable_stream.log.kafka.cluster import Brokers, Lazy
 from unstable_stream.log.kafka.errors import FENCED, REFUSED, is_passing, translated
-from unstable_stream.log.kafka.records import MOST_BYTES_AT_ONCE, Batch, pack
+from unstable_stream.log.kafka.records import MOST_BYTES_AT_ONCE, RecordBatch, pack
 from unstable_stream.log.kafka.sending import Sender, open_sender
 from unstable_stream.log.kafka.topics import KafkaTopics
 
@@ -38,7 +38,7 @@ _DOING: Final = "append"
 class Appender:
     """Stores prepared batches."""
 
-    def __init__(self, cluster: Cluster, topics: KafkaTopics, transaction_timeout_s: float) -> None:
+    def __init__(self, cluster: Brokers, topics: KafkaTopics, transaction_timeout_s: float) -> None:
         self._cluster = cluster
         self._topics = topics
         name = f"unstable_stream-append-{secrets.token_hex(8)}"
@@ -49,7 +49,7 @@ class Appender:
         self._units = _Lane(self._store_units)
         self._transactions = _Lane(self._store_in_transaction)
 
-    async def append(self, batch: Batch) -> None:
+    async def append(self, batch: RecordBatch) -> None:
         """Store a batch; afterwards the batch knows its offsets.
 
         If the call is cancelled, the batch may be stored or not. Raises the :class:`EventLogError` family.
@@ -63,7 +63,7 @@ class Appender:
         await self._plain.close()
         await self._transactional.close()
 
-    async def _store_units(self, batches: Sequence[Batch]) -> list[UnstableStreamError | None]:
+    async def _store_units(self, batches: Sequence[RecordBatch]) -> list[UnstableStreamError | None]:
         """Return the error of each batch, ``None`` if it was stored."""
         try:
             sender = await self._plain.get()
@@ -93,7 +93,7 @@ class Appender:
                 errors.append(None if outcome is None else self._translated(outcome))
         return errors
 
-    async def _store_in_transaction(self, batches: Sequence[Batch]) -> list[UnstableStreamError | None]:
+    async def _store_in_transaction(self, batches: Sequence[RecordBatch]) -> list[UnstableStreamError | None]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._cluster.delivery_timeout_s
         for attempt in range(1, _ATTEMPTS + 1):
@@ -130,7 +130,7 @@ class Appender:
                 break
         return [None] * len(batches)
 
-    async def _undelivered(self, error: TimeoutError, batch: Batch) -> UnstableStreamError:
+    async def _undelivered(self, error: TimeoutError, batch: RecordBatch) -> UnstableStreamError:
         """Return the error of a batch that the brokers did not accept in time."""
         with contextlib.suppress(LogUnavailableError, TimeoutError):
             async with asyncio.timeout(_LOOK_S):
@@ -151,7 +151,7 @@ class Appender:
         await sender.close()
 
 
-_Store = Callable[[Sequence[Batch]], Awaitable[list[UnstableStreamError | None]]]
+_Store = Callable[[Sequence[RecordBatch]], Awaitable[list[UnstableStreamError | None]]]
 
 
 class _Lane:
@@ -161,10 +161,10 @@ class _Lane:
 
     def __init__(self, store: _Store) -> None:
         self._store = store
-        self._waiting: list[tuple[Batch, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[RecordBatch, asyncio.Future[None]]] = []
         self._running: asyncio.Task[None] | None = None
 
-    async def store(self, batch: Batch) -> None:
+    async def store(self, batch: RecordBatch) -> None:
         """Store a batch. If the call is cancelled while the batch waits, the batch is not stored."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (batch, done)
@@ -184,7 +184,7 @@ class _Lane:
                 await self._running
 
     async def _run(self) -> None:
-        together: list[tuple[Batch, asyncio.Future[None]]] = []
+        together: list[tuple[RecordBatch, asyncio.Future[None]]] = []
         try:
             while self._waiting:
                 together = self._take()
@@ -206,7 +206,7 @@ class _Lane:
                 if not done.done():  # the event loop ends
                     done.cancel()
 
-    def _take(self) -> list[tuple[Batch, asyncio.Future[None]]]:
+    def _take(self) -> list[tuple[RecordBatch, asyncio.Future[None]]]:
         size = count = 0
         for batch, _ in self._waiting:
             size += batch.size

@@ -13,7 +13,7 @@ from unstable_stream.errors import ConfigError
 from unstable_stream.log.kafka.errors import is_passing, translated
 from unstable_stream.log.kafka.location import KafkaLocation
 
-__all__ = ["Cluster", "Lazy"]
+__all__ = ["Brokers", "Lazy"]
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ _RETRY_MS: Final = 50
 _CLOSE_TIMEOUT_S: Final = 10.0
 
 
-class Cluster:
+class Brokers:
     """The connection settings and time-outs of a cluster."""
 
     def __init__(self, location: KafkaLocation, connect_timeout_s: float, delivery_timeout_s: float) -> None:

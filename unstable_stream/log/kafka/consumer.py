@@ -19,7 +19,7 @@ from aiokafka import errors as kafka
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from unstable_stream.errors import EventLogError, FencedError, LogUnavailableError
-from unstable_stream.log.kafka.cluster import Cluster
+from unstable_stream.log.kafka.cluster import Brokers
 from unstable_stream.log.kafka.errors import LOST_MEMBERSHIP, is_passing, translating
 from unstable_stream.log.kafka.membership import Membership, ShareAssignor
 from unstable_stream.log.kafka.offsets import KafkaOffsets
@@ -31,7 +31,7 @@ from unstable_stream.log.port import Positions, Start, StoredRecord, TopicPartit
 from unstable_stream.log.topic_drift import WHEN_OPENED, partitions_changed
 from unstable_stream.log_lines import get_logger
 
-__all__ = ["KafkaConsumer", "LogParts"]
+__all__ = ["KafkaConsumer", "KafkaParts"]
 
 _PAUSE_S: Final = 0.05  # pause after an error that may pass
 _TAKE_OVER_S: Final = 5.0  # a poll may look up its first positions this long, after its timeout too
@@ -44,10 +44,10 @@ _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class LogParts:
+class KafkaParts:
     """The objects that an open log shares with its consumers."""
 
-    cluster: Cluster
+    cluster: Brokers
     topics: KafkaTopics
     offsets: KafkaOffsets
 
@@ -57,7 +57,7 @@ class KafkaConsumer:
 
     def __init__(
         self,
-        log: LogParts,
+        log: KafkaParts,
         consumer: AIOKafkaConsumer,
         assignor: ShareAssignor,
         topics: Sequence[str],

@@ -17,9 +17,9 @@ from aiokafka import AIOKafkaConsumer
 
 from unstable_stream.errors import EventLogError
 from unstable_stream.log.kafka.append import Appender
-from unstable_stream.log.kafka.cluster import Cluster
+from unstable_stream.log.kafka.cluster import Brokers
 from unstable_stream.log.kafka.connections import use_own_connections
-from unstable_stream.log.kafka.consumer import KafkaConsumer, LogParts
+from unstable_stream.log.kafka.consumer import KafkaConsumer, KafkaParts
 from unstable_stream.log.kafka.location import KafkaLocation, parse_location
 from unstable_stream.log.kafka.membership import ShareAssignor
 from unstable_stream.log.kafka.messages import curb_aiokafka
@@ -40,14 +40,14 @@ class KafkaLog:
     """Implements :class:`~unstable_stream.log.port.EventLog` on Kafka."""
 
     def __init__(
-        self, cluster: Cluster, append_timeout_s: float, session_timeout_s: float, standstill_s: float
+        self, cluster: Brokers, append_timeout_s: float, session_timeout_s: float, standstill_s: float
     ) -> None:
         """Store the parts; use :meth:`open` instead."""
         self._cluster = cluster
         self._standstill_s = standstill_s
         self._append_timeout_s = append_timeout_s
         self._session_timeout_s = session_timeout_s
-        self._parts: LogParts | None = None
+        self._parts: KafkaParts | None = None
         self._appender: Appender | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open: set[KafkaConsumer | KafkaProducer] = set()
@@ -85,20 +85,20 @@ class KafkaLog:
             location = parse_location(location, os.environ if environ is None else environ)
         curb_aiokafka()
         use_own_connections()
-        cluster = Cluster(location, connect_timeout_s, delivery_timeout_s)
+        cluster = Brokers(location, connect_timeout_s, delivery_timeout_s)
         return cls(cluster, append_timeout_s, session_timeout_s, standstill_s)
 
     def __repr__(self) -> str:
         return f"<KafkaLog {self._cluster.location}>"
 
-    def _use(self) -> LogParts:
+    def _use(self) -> KafkaParts:
         """Return the parts; make them at first use."""
         loop = asyncio.get_running_loop()
         if self._closed:
             raise EventLogError("this log is closed; open it again to go on.")
         if self._parts is None:
             self._loop = loop
-            self._parts = LogParts(self._cluster, KafkaTopics(self._cluster), KafkaOffsets(self._cluster))
+            self._parts = KafkaParts(self._cluster, KafkaTopics(self._cluster), KafkaOffsets(self._cluster))
             self._appender = Appender(self._cluster, self._parts.topics, self._append_timeout_s)
         elif self._loop is not loop:
             raise EventLogError("this log was used in another event loop: open one for each event loop.")

@@ -7,7 +7,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from unstable_stream.errors import OffsetOutOfRangeError
-from unstable_stream.log.kafka.cluster import Cluster, Lazy
+from unstable_stream.log.kafka.cluster import Brokers, Lazy
 from unstable_stream.log.kafka.readers import FETCH_WAIT_MS, open_reader, stop_reader
 from unstable_stream.log.port import Positions, Start, TopicPartition
 
@@ -17,7 +17,7 @@ __all__ = ["KafkaOffsets"]
 class KafkaOffsets:
     """Looks up offsets of whole partitions."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Brokers) -> None:
         self._cluster = cluster
         self._reader = Lazy(lambda: open_reader(cluster), stop_reader)
         self._uncommitted = Lazy(

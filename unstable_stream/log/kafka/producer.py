@@ -17,9 +17,9 @@ from typing import Final, Self
 from aiokafka import errors as kafka
 
 from unstable_stream.errors import EventLogError, FencedError, LogUnavailableError, UnstableStreamError
-from unstable_stream.log.kafka.cluster import Cluster
+from unstable_stream.log.kafka.cluster import Brokers
 from unstable_stream.log.kafka.errors import FENCED, translated
-from unstable_stream.log.kafka.records import Batch, pack, prepare
+from unstable_stream.log.kafka.records import RecordBatch, pack, prepare
 from unstable_stream.log.kafka.sending import Sender
 from unstable_stream.log.kafka.states import state_records
 from unstable_stream.log.kafka.topics import KafkaTopics
@@ -35,7 +35,7 @@ class KafkaProducer:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Brokers,
         topics: KafkaTopics,
         sender: Sender,
         producer_id: str,
@@ -85,7 +85,7 @@ class KafkaProducer:
         """Note that the transaction ended."""
         self._in_transaction = False
 
-    async def commit(self, batches: Sequence[Batch], group: str, positions: Positions) -> None:
+    async def commit(self, batches: Sequence[RecordBatch], group: str, positions: Positions) -> None:
         """Send the records and positions, and commit.
 
         Raises:
@@ -104,7 +104,7 @@ class KafkaProducer:
                 sending.exception()  # raised when the next transaction begins
             raise
 
-    async def _commit(self, batches: Sequence[Batch], group: str, positions: Positions) -> None:
+    async def _commit(self, batches: Sequence[RecordBatch], group: str, positions: Positions) -> None:
         sender = self._sender
         committing = False
         try:
@@ -146,7 +146,7 @@ class KafkaTransaction:
     def __init__(self, producer: KafkaProducer, topics: KafkaTopics) -> None:
         self._producer = producer
         self._topics = topics
-        self._batches: list[Batch] = []
+        self._batches: list[RecordBatch] = []
         self._group = ""
         self._positions: dict[TopicPartition, int] = {}
         self._open = False

@@ -7,7 +7,7 @@ from typing import Final, Literal
 from aiokafka import AIOKafkaConsumer
 from aiokafka import errors as kafka
 
-from unstable_stream.log.kafka.cluster import Cluster
+from unstable_stream.log.kafka.cluster import Brokers
 from unstable_stream.log.kafka.membership import ShareAssignor
 
 __all__ = ["FETCH_WAIT_MS", "open_reader", "stop_reader"]
@@ -25,7 +25,7 @@ _LAST_FETCH_S: Final = 0.01  # a fetch in progress ends in a few turns of the ev
 
 
 async def open_reader(
-    cluster: Cluster,
+    cluster: Brokers,
     group: str | None = None,
     session_timeout_s: float = 10.0,
     assignor: ShareAssignor | None = None,

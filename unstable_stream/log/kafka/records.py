@@ -10,11 +10,11 @@ from typing import Any, Final, TypeAlias
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from unstable_stream.errors import RecordTooLargeError
-from unstable_stream.log.kafka.topics import KafkaTopics, Topic
+from unstable_stream.log.kafka.topics import KafkaTopic, KafkaTopics
 from unstable_stream.log.partitioner import partition_for_key
 from unstable_stream.log.port import Record, StoredRecord, TopicPartition
 
-__all__ = ["MOST_BYTES_AT_ONCE", "Batch", "Packed", "pack", "prepare", "stored_record", "waves"]
+__all__ = ["MOST_BYTES_AT_ONCE", "Packed", "RecordBatch", "pack", "prepare", "stored_record", "waves"]
 
 MOST_BYTES_AT_ONCE: Final = 32 * 1024 * 1024
 """The most bytes of records in one send: brokers close a connection that sends 100 MB in one request."""
@@ -32,7 +32,7 @@ _Row: TypeAlias = tuple[bytes, bytes | None, list[tuple[str, bytes]], int, int]
 
 
 @dataclass(slots=True)
-class Batch:
+class RecordBatch:
     """The records of one append, sorted by partition, and their offsets after storing."""
 
     rows: dict[TopicPartition, list[_Row]]
@@ -50,14 +50,14 @@ class Batch:
         return [(at, next(nexts[at])) for at in self.order]
 
 
-async def prepare(records: Sequence[Record], topics: KafkaTopics, *, tombstones: bool = False) -> Batch:
+async def prepare(records: Sequence[Record], topics: KafkaTopics, *, tombstones: bool = False) -> RecordBatch:
     """Check records and find their partitions.
 
     ``tombstones``: an empty value becomes none, so that brokers forget the key.
 
     Raises :class:`UnknownTopicError`, :class:`RecordTooLargeError`.
     """
-    known: dict[str, Topic] = {}
+    known: dict[str, KafkaTopic] = {}
     rows: dict[TopicPartition, list[_Row]] = {}
     order: list[TopicPartition] = []
     total = _BATCH_OVERHEAD
@@ -100,7 +100,7 @@ async def prepare(records: Sequence[Record], topics: KafkaTopics, *, tombstones:
         limit = min(limit, topic.max_message_bytes)
     fits_one_pack = len(order) == 1 or (len(rows) == 1 and total <= limit)
     remembered = newest_ms > time.time_ns() // 1_000_000 - _REMEMBERED_MS
-    return Batch(rows, order, total, is_unit=fits_one_pack and remembered)
+    return RecordBatch(rows, order, total, is_unit=fits_one_pack and remembered)
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ class Packed:
     """Upper bound of the bytes, uncompressed."""
     count: int = 0
     """The number of records in the pack."""
-    parts: list[tuple[Batch, int]] = field(default_factory=list)
+    parts: list[tuple[RecordBatch, int]] = field(default_factory=list)
     """The batches of its records, each with a number of records, in order."""
 
     _data: bytearray | None = None
@@ -142,7 +142,7 @@ class Packed:
             base += count
 
 
-def pack(batches: Iterable[Batch], topics: KafkaTopics, *, in_transaction: bool) -> list[Packed]:
+def pack(batches: Iterable[RecordBatch], topics: KafkaTopics, *, in_transaction: bool) -> list[Packed]:
     """Pack the records of several appends together, by partition, within the topics' limits.
 
     Args:

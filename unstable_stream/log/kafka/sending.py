@@ -37,7 +37,7 @@ from aiokafka.protocol.transaction import (
 )
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from unstable_stream.log.kafka.cluster import Cluster
+from unstable_stream.log.kafka.cluster import Brokers
 from unstable_stream.log.kafka.errors import is_passing
 from unstable_stream.log.kafka.records import Packed, waves
 from unstable_stream.log.port import Positions, TopicPartition
@@ -281,7 +281,7 @@ class Sender:
 
 
 async def open_sender(
-    cluster: Cluster, doing: str, transactional_id: str | None = None, transaction_timeout_s: float = 60.0
+    cluster: Brokers, doing: str, transactional_id: str | None = None, transaction_timeout_s: float = 60.0
 ) -> Sender:
     """Connect a producer: all replicas in sync acknowledge its batches, and each batch is stored once.
 

@@ -12,12 +12,12 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.metadata import MetadataRequest
 
 from unstable_stream.errors import EventLogError, UnknownTopicError
-from unstable_stream.log.kafka.cluster import Cluster, Lazy
+from unstable_stream.log.kafka.cluster import Brokers, Lazy
 from unstable_stream.log.kafka.errors import is_passing, translated
 from unstable_stream.log.port import Positions, TopicPartition, TopicSpec
 from unstable_stream.log.topic_drift import WHEN_OPENED, partitions_changed
 
-__all__ = ["KafkaTopics", "Topic"]
+__all__ = ["KafkaTopic", "KafkaTopics"]
 
 _UNCLEAN: Final = "unclean.leader.election.enable"
 _IN_SYNC: Final = "min.insync.replicas"
@@ -29,7 +29,7 @@ _NAMED: Final = 20  # the most topics named in a message
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class KafkaTopic:
     """The facts about a topic that writing needs."""
 
     name: str
@@ -48,10 +48,10 @@ class Topic:
 class KafkaTopics:
     """The cluster's topics; they are read again when an unknown topic is asked for."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Brokers) -> None:
         self._cluster = cluster
         self._admin = Lazy(self._connect, lambda admin: admin.close())
-        self._known: dict[str, Topic] = {}
+        self._known: dict[str, KafkaTopic] = {}
 
     async def _connect(self) -> AIOKafkaAdminClient:
         admin = AIOKafkaAdminClient(**self._cluster.settings())
@@ -77,11 +77,11 @@ class KafkaTopics:
         found = await self._cluster.ask(admin.describe_topics, "list the topics")
         return _partitions(found)
 
-    def known(self, name: str) -> Topic | None:
+    def known(self, name: str) -> KafkaTopic | None:
         """Return a topic if it is known already."""
         return self._known.get(name)
 
-    async def find(self, names: Iterable[str], *, reload: bool = False) -> Mapping[str, Topic]:
+    async def find(self, names: Iterable[str], *, reload: bool = False) -> Mapping[str, KafkaTopic]:
         """Return these topics.
 
         Raises:
@@ -98,7 +98,7 @@ class KafkaTopics:
             self._known |= found
         return {name: self._known[name] for name in names}
 
-    async def _look_for(self, names: Iterable[str]) -> dict[str, Topic]:
+    async def _look_for(self, names: Iterable[str]) -> dict[str, KafkaTopic]:
         """Return these topics.
 
         Raises:
@@ -120,7 +120,7 @@ class KafkaTopics:
                     )
             raise kafka.StaleMetadata(f"a broker does not know topic {missing[0]!r} yet")
         return {
-            name: Topic(name, partitions[name], int(settings["max.message.bytes"][0]))
+            name: KafkaTopic(name, partitions[name], int(settings["max.message.bytes"][0]))
             for name, settings in (await self._describe(names)).items()
         }
 

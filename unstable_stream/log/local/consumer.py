@@ -31,14 +31,14 @@ from unstable_stream.log.local.topics import Partition, TopicCatalogue
 from unstable_stream.log.local.wakeups import Doorbell
 from unstable_stream.log.port import Positions, Start, StoredRecord, TopicPartition
 
-__all__ = ["LocalConsumer", "LogParts", "start_offset"]
+__all__ = ["LocalConsumer", "LocalParts", "start_offset"]
 
 _RECHECK_S: Final = 1.0  # a lost wake-up costs no more than this
 _RECHECK_WITHOUT_WAKEUPS_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class LogParts:
+class LocalParts:
     """The parts of an open log that its consumers and producers share."""
 
     path: str
@@ -67,7 +67,7 @@ class LocalConsumer:
 
     def __init__(
         self,
-        log: LogParts,
+        log: LocalParts,
         start: Start,
         member: Member | None,
         whole: Sequence[tuple[Partition, int]],

@@ -17,7 +17,7 @@ from typing import Self
 
 from unstable_stream.log.local import records as local_records
 from unstable_stream.log.local import states as local_states
-from unstable_stream.log.local.consumer import LocalConsumer, LogParts, start_offset
+from unstable_stream.log.local.consumer import LocalConsumer, LocalParts, start_offset
 from unstable_stream.log.local.database import Synchronous, open_database
 from unstable_stream.log.local.groups import Member, committed_positions, groups
 from unstable_stream.log.local.headers import HeaderStore
@@ -42,7 +42,7 @@ class LocalLog:
     """Implements :class:`~unstable_stream.log.port.EventLog` on a SQLite file."""
 
     def __init__(
-        self, log: LogParts, ringer: Ringer, session_timeout_s: float, max_poll_interval_s: float
+        self, log: LocalParts, ringer: Ringer, session_timeout_s: float, max_poll_interval_s: float
     ) -> None:
         """Use :meth:`open`."""
         self._log = log
@@ -101,7 +101,7 @@ class LocalLog:
             writer.abandon()
             ringer.close()
             raise
-        parts = LogParts(
+        parts = LocalParts(
             path=place,
             reader=reader,
             writer=writer,

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from unstable_stream.errors import EventLogError, FencedError
-from unstable_stream.log.local.consumer import LogParts
+from unstable_stream.log.local.consumer import LocalParts
 from unstable_stream.log.local.groups import commit_for_group
 from unstable_stream.log.local.records import AppendBatch
 from unstable_stream.log.local.states import save
@@ -37,7 +37,7 @@ def _current_epoch(connection: sqlite3.Connection, producer_id: str) -> int:
 class LocalProducer:
     """Implements :class:`~unstable_stream.log.port.Producer`."""
 
-    def __init__(self, log: LogParts, producer_id: str, epoch: int) -> None:
+    def __init__(self, log: LocalParts, producer_id: str, epoch: int) -> None:
         self._log = log
         self._producer_id = producer_id
         self._epoch = epoch
@@ -80,7 +80,7 @@ class LocalProducer:
 class LocalTransaction:
     """Implements :class:`~unstable_stream.log.port.Transaction`."""
 
-    def __init__(self, log: LogParts, producer: LocalProducer) -> None:
+    def __init__(self, log: LocalParts, producer: LocalProducer) -> None:
         self._log = log
         self._producer = producer
         self._batches: list[AppendBatch] = []

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from unstable_stream.errors import OffsetOutOfRangeError, RecordTooLargeError
 from unstable_stream.log.local.headers import HeaderStore
-from unstable_stream.log.local.topics import Partition, Topic, TopicCatalogue, partition_of
+from unstable_stream.log.local.topics import LocalTopic, Partition, TopicCatalogue, partition_of
 from unstable_stream.log.partitioner import partition_for_key
 from unstable_stream.log.port import Record, StoredRecord, TopicPartition
 
@@ -54,7 +54,7 @@ class AppendBatch:
         """
         # Records are many and small: what a loop's turn looks up here is most of an append's own cost.
         pack, placed = self._headers.pack, self._partition_ids.append
-        topic: Topic | None = None
+        topic: LocalTopic | None = None
         topic_name, limit = "", 0
         places: dict[str, tuple[int, list[_Row]]] = {}
         for record in self._records:
@@ -91,7 +91,7 @@ class AppendBatch:
         return [(at, next(count)) for at, count in map(offsets.__getitem__, self._partition_ids)]
 
 
-def _check_size(record: Record, topic: Topic) -> None:
+def _check_size(record: Record, topic: LocalTopic) -> None:
     size = len(record.value) + len(record.key.encode())
     size += sum(len(name.encode()) + len(header) for name, header in record.headers.items())
     if size > topic.max_message_bytes:

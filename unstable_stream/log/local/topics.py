@@ -9,8 +9,8 @@ from unstable_stream.log.local.database import create_partition_table
 from unstable_stream.log.port import TopicPartition, TopicSpec
 
 __all__ = [
+    "LocalTopic",
     "Partition",
-    "Topic",
     "TopicCatalogue",
     "alter_topics",
     "create_topics",
@@ -28,7 +28,7 @@ class Partition:
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class LocalTopic:
     """A topic as this log has it."""
 
     name: str
@@ -45,9 +45,9 @@ class TopicCatalogue:
     """
 
     def __init__(self) -> None:
-        self._topics: Mapping[str, Topic] = {}
+        self._topics: Mapping[str, LocalTopic] = {}
 
-    def reload(self, connection: sqlite3.Connection) -> Mapping[str, Topic]:
+    def reload(self, connection: sqlite3.Connection) -> Mapping[str, LocalTopic]:
         """Read all topics from the log."""
         partitions: dict[int, list[Partition]] = {}
         query = """SELECT topic_id, name, partition, partition_id FROM partitions JOIN topics USING (topic_id)
@@ -57,14 +57,14 @@ class TopicCatalogue:
         query = """SELECT topic_id, name, max_message_bytes, retention_ms, cleanup_policy FROM topics
                    ORDER BY name"""
         self._topics = {
-            name: Topic(
+            name: LocalTopic(
                 name, limit, retention_ms if policy == "delete" else None, tuple(partitions[topic_id])
             )
             for topic_id, name, limit, retention_ms, policy in connection.execute(query)
         }
         return self._topics
 
-    def find(self, connection: sqlite3.Connection, name: str) -> Topic:
+    def find(self, connection: sqlite3.Connection, name: str) -> LocalTopic:
         """Return a topic; raises :class:`UnknownTopicError` with the names there are."""
         topic = self._topics.get(name) or self.reload(connection).get(name)
         if topic is None:
@@ -79,7 +79,7 @@ class TopicCatalogue:
         return partition_of(self.find(connection, at.topic), at.partition)
 
 
-def partition_of(topic: Topic, number: int) -> Partition:
+def partition_of(topic: LocalTopic, number: int) -> Partition:
     """Return one partition of a topic; raises :class:`UnknownTopicError` if there is none."""
     if not 0 <= number < len(topic.partitions):
         raise UnknownTopicError(

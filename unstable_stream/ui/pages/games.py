@@ -16,7 +16,7 @@ from unstable_stream.errors import ConfigError
 from unstable_stream.hindsight.advantages import advantages
 from unstable_stream.ui.rendering import page
 from unstable_stream.ui.site import Shelf, Site
-from unstable_stream.views.boards import Board, boards_of
+from unstable_stream.views.boards import BoardPicture, boards_of
 from unstable_stream.views.tokens import Token, tokens_of
 from unstable_stream.views.transcript import Transcript, load_transcript
 
@@ -34,7 +34,7 @@ class _Watched:
     """One game with all that is shown of it."""
 
     transcript: Transcript
-    boards: Sequence[Board] | None
+    boards: Sequence[BoardPicture] | None
     tokens: Mapping[int, Sequence[Token]]
     with_texts: bool
     advantages: Mapping[str, float]

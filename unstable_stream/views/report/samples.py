@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from unstable_stream.archive import query
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.views.tokens import Token, tokens_of
-from unstable_stream.views.transcript import Move, Transcript, load_transcripts
+from unstable_stream.views.transcript import Transcript, TranscriptMove, load_transcripts
 
 __all__ = ["SampleGame", "pick_samples"]
 
@@ -81,7 +81,7 @@ class SampleGame:
     reasons: Sequence[str]
     """The reason for choosing it."""
     transcript: Transcript
-    moves: Sequence[Move]
+    moves: Sequence[TranscriptMove]
     """The moves that are shown."""
     left_out_after: int | None
     """The shown move after which some are left out; ``None``: all are shown."""
@@ -130,7 +130,7 @@ def _reasons(archive: ArchiveAddress, run_id: str, limit: int) -> Mapping[str, S
     return reasons
 
 
-def _shown(moves: Sequence[Move]) -> tuple[Sequence[Move], int | None]:
+def _shown(moves: Sequence[TranscriptMove]) -> tuple[Sequence[TranscriptMove], int | None]:
     if len(moves) <= _FIRST_MOVES + _LAST_MOVES:
         return moves, None
     return [*moves[:_FIRST_MOVES], *moves[-_LAST_MOVES:]], moves[_FIRST_MOVES - 1].game_turn
