@@ -170,11 +170,18 @@ async def test_the_same_failure_twice_without_progress_between_ends_the_run(tmp_
     assert len(starts(tmp_path, "dies-alike")) == 2
 
 
-async def test_numbers_and_addresses_make_no_other_failure(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("behaviour", "says"),
+    [
+        ("dies-elsewhere", "LearnerError: cannot allocate 2 GB"),  # 1 GB before
+        ("crashes", "killed by SIGABRT: no core"),  # what was printed last
+    ],
+)
+async def test_numbers_and_addresses_make_no_other_failure(tmp_path: Path, behaviour: str, says: str) -> None:
     services = supervisor(tmp_path, max_restarts=5, progress=Achieved(0))
-    services.start("dies-elsewhere")
-    with pytest.raises(ServiceError, match=r"cannot allocate 2 GB .* twice in the same way"):
-        await asyncio.wait_for(services.wait(["dies-elsewhere"]), DEADLINE_S)
+    services.start(behaviour)
+    with pytest.raises(ServiceError, match=rf"{behaviour} died: {says} .* twice in the same way"):
+        await asyncio.wait_for(services.wait([behaviour]), DEADLINE_S)
 
 
 async def test_whoever_would_go_on_without_what_is_missing_is_not_started_again(tmp_path: Path) -> None:
@@ -183,13 +190,6 @@ async def test_whoever_would_go_on_without_what_is_missing_is_not_started_again(
     with pytest.raises(ServiceError, match=r"is out of range.* not started again before that is mended"):
         await asyncio.wait_for(services.wait(["log-too-short"]), DEADLINE_S)
     assert len(starts(tmp_path, "log-too-short")) == 1
-
-
-async def test_a_crash_shows_what_was_printed_last(tmp_path: Path) -> None:
-    services = supervisor(tmp_path, max_restarts=5, progress=Achieved(0))
-    services.start("crashes")
-    with pytest.raises(ServiceError, match=r"crashes died: killed by SIGABRT: no core .* twice in the same"):
-        await asyncio.wait_for(services.wait(["crashes"]), DEADLINE_S)
 
 
 @pytest.mark.parametrize(

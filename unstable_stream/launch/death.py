@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["Death", "Output", "in_one_line", "write_death"]
+__all__ = ["Death", "Output", "write_death"]
 
 _READ_BYTES: Final = 16 * 1024
 _LINES: Final = 3
@@ -31,7 +31,7 @@ class Death(msgspec.Struct, frozen=True):
     pid: int = 0
 
     def __str__(self) -> str:
-        return in_one_line(": ".join(filter(None, (self.type, self.message))))
+        return _shortened(": ".join(filter(None, (self.type, self.message))))
 
     def is_like(self, other: "Death | None") -> bool:
         """Return whether it is the same but for numbers and addresses in the message."""
@@ -82,7 +82,7 @@ class Output:
                 lines = file.read().decode(errors="replace").splitlines()
         except OSError:
             return ""
-        return in_one_line(" | ".join([line.strip() for line in lines if line.strip()][-_LINES:]))
+        return _shortened(" | ".join([line.strip() for line in lines if line.strip()][-_LINES:]))
 
 
 def _beside(output: Path) -> Path:
@@ -93,7 +93,7 @@ def _plain(message: str) -> str:
     return re.sub(r"0x[0-9a-f]+|[0-9]+", "#", message)
 
 
-def in_one_line(error: str) -> str:
+def _shortened(error: str) -> str:
     """Return an error without line breaks, and not longer than a person reads."""
     line = " ".join(error.split())
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from unstable_stream.errors import FencedError, ServiceError, ServiceKilledError, UnstableStreamError
-from unstable_stream.launch.death import Death, Output, in_one_line
+from unstable_stream.launch.death import Death, Output
 from unstable_stream.log_lines import get_logger
 
 __all__ = ["FENCED_STATUS", "LAUNCHER_LOG", "Progress", "ServiceProcess", "Supervisor", "pause_s"]
@@ -313,4 +313,5 @@ def _death(service: ServiceProcess, status: int) -> Death:
 def _story(service: str, death: Death) -> str:
     """Return which process died of what. A service says itself which of the processes that it needs died."""
     needs = death.type in (ServiceError.__name__, ServiceKilledError.__name__)
-    return in_one_line(death.message) if needs else f"{service} died: {death}"
+    # Whole, in one line: where all of it is printed stands at its end.
+    return " ".join(death.message.split()) if needs else f"{service} died: {death}"
