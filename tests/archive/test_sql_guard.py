@@ -164,16 +164,16 @@ def test_on_the_command_line_the_remedy_is_said(data: Path, tmp_path: Path, writ
     assert out.exists()
 
 
-def test_ctrl_c_ends_a_query(data: Path) -> None:
+@pytest.mark.parametrize("after_s", [0.1, 1.0], ids=["as it opens", "as it runs"])
+def test_ctrl_c_ends_a_query(data: Path, after_s: float) -> None:
     """In the thread of the query, which only the main thread of a process can be."""
     script = (
         "import sys, _thread, threading\n"
         "from unstable_stream.archive import query\n"
-        "threading.Timer(0.3, _thread.interrupt_main).start()\n"
+        "threading.Timer(float(sys.argv[3]), _thread.interrupt_main).start()\n"
         "try: query(sys.argv[1], sys.argv[2])\n"
         "except KeyboardInterrupt: print('ended')\n"
     )
-    arguments = [sys.executable, "-c", script, str(data / "archive.duckdb"), ENDLESS[0]]
-    assert (
-        subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=True).stdout == "ended\n"
-    )
+    arguments = [sys.executable, "-c", script, str(data / "archive.duckdb"), ENDLESS[0], str(after_s)]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "ended\n"

@@ -110,9 +110,10 @@ async def test_what_is_deleted_while_the_archiver_runs_is_noted(archive_at: Arch
     async with asyncio.timeout(60):
         while await archived() < EACH:
             await asyncio.sleep(0.02)
-        # Without a moment for the archiver between the two.
-        await log.store.local.append(_outcomes("run-1"))
-        await log.delete_before({AT: EACH + 5})
+        # Both are handed over in one turn of the loop: the archiver reads before both or after both.
+        await asyncio.gather(
+            log.store.local.append(_outcomes("run-1")), log.delete_before({AT: EACH + 5})
+        )
         while await archived() < 2 * EACH:
             await asyncio.sleep(0.02)
     stop.set()

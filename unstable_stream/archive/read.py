@@ -1,10 +1,12 @@
 """Run SQL on the archive and return rows; errors say what a person can do."""
 
 import contextlib
+import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final, NamedTuple
 
 import duckdb
@@ -91,16 +93,36 @@ class Cancel:
 
     @contextlib.contextmanager
     def watching(self, connection: Connection) -> Iterator[None]:
-        """End what this connection does inside the block when called."""
+        """End what this connection does inside the block when called, or by Ctrl-C."""
         with self._lock:
             if self._wanted:
                 raise ArchiveError(_CANCELLED)
             self._connection = connection
         try:
-            yield
+            with _interrupted_by_ctrl_c(connection):
+                yield
         finally:
             with self._lock:
                 self._connection = None
+
+
+@contextlib.contextmanager
+def _interrupted_by_ctrl_c(connection: Connection) -> Iterator[None]:
+    """Interrupt the query too: its threads but one go on to their end otherwise, and DuckDB waits for them."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        connection.interrupt()
+        handler(number, frame)
+
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def query(
@@ -200,7 +222,12 @@ def _asked(
         opened: contextlib.AbstractContextManager[Connection] = contextlib.nullcontext(kept[1])
     else:
         opened = open_archive(path, read_only=not write, files=files, timeout_s=timeout_s)
-    with opened as connection, (cancel or Cancel()).watching(connection), _explained(path, sql):
+    with (
+        _ctrl_c_named(),
+        opened as connection,
+        (cancel or Cancel()).watching(connection),
+        _explained(path, sql),
+    ):
         if run_id is not None:
             _keep_run(connection, run_id)
         admit(connection, sql, write=write, files=files)
@@ -294,15 +321,21 @@ def _rows(cursor: duckdb.DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:
 
 
 @contextlib.contextmanager
+def _ctrl_c_named() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if str(error) == _CTRL_C:
+            raise KeyboardInterrupt from error
+        raise
+
+
+@contextlib.contextmanager
 def _explained(path: ArchiveAddress, sql: str) -> Iterator[None]:
     try:
         yield
     except duckdb.InterruptException as error:
         raise ArchiveError(_CANCELLED) from error
-    except RuntimeError as error:
-        if str(error) == _CTRL_C:
-            raise KeyboardInterrupt from error
-        raise
     except duckdb.Error as error:
         if _DAMAGED in str(error) or isinstance(error, duckdb.FatalException | duckdb.SerializationException):
             raise unreadable(path, error) from error
