@@ -108,7 +108,7 @@ class Cancel:
 
 @contextlib.contextmanager
 def _interrupted_by_ctrl_c(connection: Connection) -> Iterator[None]:
-    """Interrupt the query too: its threads but one go on to their end otherwise, and DuckDB waits for them."""
+    """Interrupt the query too: else its other threads go on to their end, and DuckDB waits for them."""
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
