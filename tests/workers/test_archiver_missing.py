@@ -111,9 +111,7 @@ async def test_what_is_deleted_while_the_archiver_runs_is_noted(archive_at: Arch
         while await archived() < EACH:
             await asyncio.sleep(0.02)
         # Both are handed over in one turn of the loop: the archiver reads before both or after both.
-        await asyncio.gather(
-            log.store.local.append(_outcomes("run-1")), log.delete_before({AT: EACH + 5})
-        )
+        await asyncio.gather(log.store.local.append(_outcomes("run-1")), log.delete_before({AT: EACH + 5}))
         while await archived() < 2 * EACH:
             await asyncio.sleep(0.02)
     stop.set()
