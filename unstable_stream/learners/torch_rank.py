@@ -23,7 +23,7 @@ _LOOPBACK: Final = "lo"
 
 
 class TorchRank:
-    """The :class:`~unstable_stream.learners.Rank` of a process; there is one group in a process."""
+    """The :class:`~unstable_stream.learners.Rank` of a process, which has one group."""
 
     def __init__(self, number: int, count: int) -> None:
         self.number = number
