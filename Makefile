@@ -12,12 +12,15 @@ unexport PYTHONDONTWRITEBYTECODE
 # Several tests at a time, one more than there are cores, since many wait for processes that they start; two where one is a
 # whole run or starts vLLM. The tests of a module run in one process and share what takes long to make. 5: none was selected.
 PYTEST = $(BIN)/python -m pytest
+# A test of `make test-fast` that takes more fails: ten times what its longest takes.
+CPU_LIMIT_S ?= 15
 TEST_JOBS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
-SMALL_TESTS = $(PYTEST) -m 'not slow' --numprocesses $(TEST_JOBS) --maxprocesses 4 --dist loadscope $(ARGS)
-FAST_TESTS = $(PYTEST) -m 'not slow and not broker and not store and not longer' --numprocesses logical --maxprocesses 4 --dist loadscope $(ARGS)
-LARGE_TESTS = $(PYTEST) -m 'slow and not long' --numprocesses logical --maxprocesses 2 --dist loadscope --no-loadscope-reorder $(ARGS)
+DURATIONS = --durations=25 --durations-min=1 --junitxml=$(VENV)/tests-$(1).xml
+SMALL_TESTS = $(PYTEST) -m 'not slow' $(call DURATIONS,small) --numprocesses $(TEST_JOBS) --maxprocesses 4 --dist loadscope $(ARGS)
+FAST_TESTS = $(PYTEST) -m 'not slow and not broker and not store and not longer' --cpu-limit $(CPU_LIMIT_S) --numprocesses logical --maxprocesses 4 --dist loadscope $(ARGS)
+LARGE_TESTS = $(PYTEST) -m 'slow and not long' $(call DURATIONS,large) --numprocesses logical --maxprocesses 2 --dist loadscope --no-loadscope-reorder $(ARGS)
 
-.PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env vllm-env dev-env test test-long test-fast longer-tests lint shape generated format types contracts bench bench-compare bench-peers bench-peers-run gpu-check docs constraints audit-dependencies clean
+.PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env vllm-env dev-env test test-long test-fast lint shape generated format types contracts bench bench-compare bench-peers bench-peers-run gpu-check docs constraints audit-dependencies clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -69,12 +72,8 @@ test: $(VENV)/.dev ## Run the tests (ARGS="-k buffer" …)
 test-long: $(VENV)/.dev ## Run the tests that `make test` leaves out: long ones of what changes seldom
 	$(PYTEST) -m long $(ARGS)
 
-test-fast: $(VENV)/.dev ## Run the short tests: no Ray, no vLLM, no broker, no store, no whole run
+test-fast: $(VENV)/.dev ## Run the short tests: no Ray, vLLM, broker, store or whole run; one that takes long fails
 	$(FAST_TESTS)
-
-longer-tests: $(VENV)/.dev ## Measure anew which tests are too long for `make test-fast`
-	$(PYTEST) -m 'not slow and not broker and not store' --numprocesses logical --maxprocesses 4 --dist loadscope --junitxml=$(VENV)/tests.xml
-	$(BIN)/python -m tests.longer $(VENV)/tests.xml $(ARGS)
 
 SEEDS ?= 300
 FROM ?= 0

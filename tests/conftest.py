@@ -4,6 +4,7 @@ import fcntl
 import gc
 import os
 import random
+import resource
 import secrets
 import signal
 import socket
@@ -20,7 +21,6 @@ from examples.smollm2.convert import convert
 from infra.kafka.brokers import KafkaCluster, why_unavailable
 from infra.s3 import server as s3_server
 from infra.s3.server import S3Server
-from tests.longer import mark_longer
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
@@ -28,6 +28,29 @@ from unstable_stream.runs.data_dir import DataDir
 
 # What is imported, and the tests found, stay. To look for garbage in it takes a quarter of the CPU time.
 gc.disable()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cpu-limit", type=float, metavar="S", help="fail a test that takes more CPU time")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail a test that has outgrown its tier. CPU time, with what it starts: a busy machine is no failure."""
+    limit_s: float | None = item.config.getoption("--cpu-limit")
+    begin_s = _cpu_s()
+    yield
+    if limit_s is not None and (taken_s := _cpu_s() - begin_s) > limit_s:
+        pytest.fail(
+            f"{taken_s:.1f} s of CPU time, for at most {limit_s:g} s: make it shorter, or mark its module "
+            "with `pytestmark = pytest.mark.longer`",
+            pytrace=False,
+        )
+
+
+def _cpu_s() -> float:
+    own, of_children = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return own.ru_utime + own.ru_stime + of_children.ru_utime + of_children.ru_stime
 
 
 def pytest_collection_finish() -> None:
@@ -118,8 +141,7 @@ def archive_at(request: pytest.FixtureRequest, tmp_path: Path) -> Archives:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the longer tests, and those that want a broker or a store, themselves or for a kind of log."""
-    mark_longer(items)
+    """Mark the tests that want a broker or a store, themselves or for a kind of log."""
     for item in items:
         if isinstance(item, pytest.Function):
             chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()

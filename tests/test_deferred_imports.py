@@ -10,6 +10,8 @@ import pytest
 from unstable_stream.archive.writer import ArchiveWriter
 from unstable_stream.deferred_imports import deferring
 
+pytestmark = pytest.mark.longer
+
 
 @pytest.fixture
 def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -60,9 +62,14 @@ def test_a_library_that_is_loaded_is_left_alone() -> None:
     assert loads is json.loads
 
 
-def test_games_are_made_without_nltk_and_engines_without_scipy() -> None:
+def test_a_configuration_is_checked_without_torch_games_without_nltk_and_engines_without_scipy() -> None:
     code = """
 import sys
+from unstable_stream.launch.preflight import check_config
+from unstable_stream.runs.config import parse_config
+env = {"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}
+check_config(parse_config({"model": "tiny-player", "train_envs": [env]}))
+assert "torch" not in sys.modules
 from unstable_stream.games.environments import check_environment
 check_environment("TicTacToe-v0-train", 2)
 import unstable_stream.inference.transformers.engine
@@ -73,18 +80,6 @@ from textarena.envs.utils import word_lists
 assert callable(word_lists.nltk.download) and "nltk" in sys.modules
 from transformers.loss import loss_for_object_detection
 assert loss_for_object_detection.linear_sum_assignment([[1.0, 0.0], [0.0, 1.0]])[1].tolist() == [1, 0]
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
-
-
-def test_a_configuration_is_checked_without_torch() -> None:
-    code = """
-import sys
-from unstable_stream.launch.preflight import check_config
-from unstable_stream.runs.config import parse_config
-env = {"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}
-check_config(parse_config({"model": "tiny-player", "train_envs": [env]}))
-assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 

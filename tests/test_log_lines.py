@@ -4,6 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.longer
+
 LINES = """
 import structlog
 from unstable_stream.log_lines import get_logger
@@ -15,6 +19,7 @@ structlog.configure(processors=[structlog.processors.KeyValueRenderer(sort_keys=
 lines.info("three")
 """
 RUN = """
+import sys
 import unstable_stream as us
 run = us.build(
     model="tiny-player", train_envs=["SimpleTak-v0-train"], backend="inline", data="data", iterations=1,
@@ -24,6 +29,7 @@ print("starts")
 run.start(live=False)
 print([each.state for each in us.list_runs("data")], run.audit().problems)
 print(us.sql("SELECT count(*) > 0 FROM game_outcomes", data="data").rows())
+print("ray" in sys.modules)
 """
 
 
@@ -56,6 +62,6 @@ def test_without_a_configuration_warnings_go_to_stderr_and_the_rest_nowhere(tmp_
     assert "run=demo why=because" in warning
 
 
-def test_a_run_in_a_script_prints_what_the_script_prints(tmp_path: Path) -> None:
+def test_a_run_in_a_script_is_one_process_and_prints_what_the_script_prints(tmp_path: Path) -> None:
     printed, _ = _run(RUN, tmp_path)
-    assert printed == ["starts", "['completed'] ()", "[(True,)]"]
+    assert printed == ["starts", "['completed'] ()", "[(True,)]", "False"], "Ray is not loaded"

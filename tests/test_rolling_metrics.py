@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.builders import made
 from tests.model_pool.outcomes import make_outcome
 from tests.reward_transformations.trajectories import RUN, make_trajectory, make_turn
 from unstable_stream.events import Action, Event, GameOutcome, LearnerUpdate, Metrics, Trajectory, event_id
@@ -29,12 +30,11 @@ def rest(*events: Event) -> Mapping[str, float]:
 
 
 def make_update(update: int, **metrics: float) -> LearnerUpdate:
-    return LearnerUpdate(
-        event_id=event_id(RUN, "learner-update", update),
+    return made(
+        LearnerUpdate,
         run_id=RUN,
         occurred_at_ms=1_700_000_000_000 + update,
         update=update,
-        step_ids=(),
         loss=-0.125,
         metrics=metrics,
         duration_ms=1500.0,

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.algorithms.policies import BigramPolicy
+from tests.builders import made
 from unstable_stream.algorithms import Reinforce, TrainingSample
 from unstable_stream.algorithms import scoring as scoring_module
 from unstable_stream.errors import LearnerError
@@ -213,27 +214,19 @@ def test_summaries_are_means() -> None:
 
 def test_tokens_come_from_the_step_and_are_never_made_again() -> None:
     """The ancestor found the prompt's end by tokenising again; the step's bytes are all there is here."""
-    step = Step(
+    step = made(
+        Step,
         event_id="id",
         run_id="run",
-        occurred_at_ms=0,
         trajectory_id="t",
         game_id="g",
-        game_index=0,
         env_id="env",
-        seat=0,
-        turn_index=0,
-        num_turns=1,
         model_uid="ckpt-000000",
-        policy_version=0,
         prompt_token_ids=pack_tokens([3, 1]),
         completion_token_ids=pack_tokens([2, 0]),
         logprobs=pack_floats([-0.25, -1.5]),
         truncated=True,
         temperature=0.7,
-        raw_reward=1.0,
-        final_reward=1.0,
-        reward=1.0,
     )
     found = TrainingSample.from_step(step, advantage=0.5)
     batch = bound(Reinforce(), BigramPolicy()).prepare_batch([found])

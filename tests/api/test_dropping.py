@@ -27,6 +27,8 @@ from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.ui.site import Site
 
+pytestmark = pytest.mark.longer
+
 OTHER = "run-other"
 
 
@@ -119,7 +121,7 @@ def test_whoever_asks_for_the_run_is_told(tmp_path: Path) -> None:
 
     async def record() -> None:
         async with LocalLog.open(DataDir(tmp_path).log, synchronous="NORMAL") as log:
-            await record_run(log, "run-a")
+            await record_run(log, "run-a", hosted=False)
 
     asyncio.run(record())
     append(tmp_path, made_up_run("run-b"))
@@ -166,7 +168,7 @@ def test_another_run_is_read_through_the_tiers_as_before(tmp_path: Path) -> None
 
     async def record() -> None:
         async with LocalLog.open(DataDir(tmp_path).log, synchronous="NORMAL") as log:
-            await record_run(log, OTHER)
+            await record_run(log, OTHER, hosted=False)
 
     asyncio.run(record())
     append(tmp_path, made_up_run("run-z"))

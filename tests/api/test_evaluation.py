@@ -11,6 +11,8 @@ from unstable_stream.cli import app
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.runs.config import parse_config
 
+pytestmark = pytest.mark.longer
+
 ENV = {"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}
 GAMES = 8
 

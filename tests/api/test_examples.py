@@ -10,6 +10,8 @@ import pytest
 import unstable_stream as us
 from tools.pages.api_reference import render
 
+pytestmark = pytest.mark.longer
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 

@@ -24,6 +24,8 @@ from unstable_stream.log.local.log import LocalLog
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.ui.site import Site
 
+pytestmark = pytest.mark.longer
+
 
 def _call(data: Path, *arguments: str) -> Result:
     return CliRunner().invoke(app, [*arguments, "--data", str(data)], env={"COLUMNS": "200"})

@@ -12,6 +12,8 @@ from unstable_stream.errors import ConfigError
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.placement import Machine, place
 
+pytestmark = pytest.mark.longer
+
 TICTACTOE = "TicTacToe-v0-train"
 TWIN = {
     "name": "twin",

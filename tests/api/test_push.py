@@ -30,6 +30,8 @@ from unstable_stream.intervals import wilson_interval
 from unstable_stream.runs.config import parse_config
 from unstable_stream.tiny_player import tiny_player_path
 
+pytestmark = pytest.mark.longer
+
 ENV = {"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}
 
 

@@ -16,6 +16,8 @@ from unstable_stream.inference.engine import Completion, EngineStats, Generation
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end
 
+pytestmark = pytest.mark.longer
+
 RUN, OTHER = "run-asked", "another"
 
 

@@ -24,6 +24,8 @@ from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.fork import find_fork
 from unstable_stream.streams.tiered_log import with_archive
 
+pytestmark = pytest.mark.longer
+
 RUN = "run-tiers"
 
 

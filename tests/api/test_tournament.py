@@ -16,6 +16,8 @@ from unstable_stream.cli import app
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.tiny_player import tiny_player_path
 
+pytestmark = pytest.mark.longer
+
 GAMES = 4
 
 

@@ -28,6 +28,8 @@ from unstable_stream.errors import ArchiveError, RunError
 from unstable_stream.events import Event, Trajectory
 from unstable_stream.log.port import StoredRecord
 
+pytestmark = pytest.mark.longer
+
 _TABLES = [table.name for table in (EVENTS, *TABLES)]
 _TEXT_BYTES = 100_000
 

@@ -27,6 +27,8 @@ from unstable_stream.archive_address import MANIFEST
 from unstable_stream.errors import ArchiveError, RunError
 from unstable_stream.stores import Store
 
+pytestmark = pytest.mark.longer
+
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -13,6 +13,8 @@ from unstable_stream.archive.file_store import FileStore
 from unstable_stream.archive.known_ids import ids_directory
 from unstable_stream.log.port import StoredRecord
 
+pytestmark = pytest.mark.longer
+
 _BATCH = 40
 
 

@@ -20,6 +20,8 @@ from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.workers.archiver import run_archiver
 
+pytestmark = pytest.mark.longer
+
 
 async def _new_log(path: Path, events: Sequence[Event] = ()) -> LocalLog:
     log = LocalLog.open(path, synchronous="NORMAL")

@@ -1,7 +1,7 @@
 """A shared archive: many writers, none of whom can store what another has, and readers of one state of it."""
 
 import os
-import signal
+import shutil
 import subprocess
 import sys
 import threading
@@ -16,9 +16,11 @@ from typer.testing import CliRunner
 
 from infra.s3 import server as s3_server
 from infra.s3.server import S3Server
+from tests.archive import dying
 from tests.archive.content import content
 from tests.archive.history import made_up_run, stored
 from tests.conftest import free_ports
+from tests.forks import assert_killed
 from unstable_stream.api.place import Place
 from unstable_stream.api.serving import compact_archive
 from unstable_stream.archive import ArchiveWriter, RecordReader, open_archive, query, query_arrow
@@ -31,12 +33,14 @@ from unstable_stream.archive.shared.relations import table_schema
 from unstable_stream.archive.shared.standing import WriterStanding, position_name, write_standings
 from unstable_stream.archive.shared.table import SharedTable, TableFile
 from unstable_stream.archive.writing import LogPartition
-from unstable_stream.archive_address import ARCHIVE_VARIABLE, ArchiveAddress, archive_exists
+from unstable_stream.archive_address import ARCHIVE_VARIABLE, ArchiveAddress, archive_exists, table_of
 from unstable_stream.cli import app
 from unstable_stream.errors import ArchiveBusyError, ArchiveError, ConfigError
 from unstable_stream.events import GameOutcome, decode_event
 from unstable_stream.log.port import StoredRecord
 from unstable_stream.stores import Store
+
+pytestmark = pytest.mark.longer
 
 _RECORDS = stored(made_up_run())
 _TURNS = ("turns", "trajectories", "game_outcomes")
@@ -53,6 +57,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     path = tmp_path_factory.mktemp("whole") / "archive.duckdb"
     _write(path, [_RECORDS])
     return content(path)
+
+
+@pytest.fixture(scope="module")
+def unmerged(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A shared archive of all records in many small files: copy it to change it."""
+    address = f"delta:{tmp_path_factory.mktemp('unmerged') / 'shared'}"
+    _write(address, _batches(40))
+    return address
 
 
 def _write(path: ArchiveAddress, batches: Sequence[Sequence[StoredRecord]]) -> None:
@@ -141,50 +153,6 @@ def test_a_writer_that_always_comes_second_says_so_and_can_be_asked_again(
 
 # -- killed -----------------------------------------------------------------------------------
 
-_KILLED = """
-import os, signal, sys
-from infra.s3 import server as s3_server
-from infra.s3.server import S3Server
-from tests.archive.history import made_up_run, stored
-from tests.conftest import free_ports
-from unstable_stream.archive import ArchiveWriter
-from unstable_stream.archive.shared.compaction import compact
-from unstable_stream.archive.shared.table import SharedTable
-
-step, left = sys.argv[2], int(sys.argv[3])
-
-def dying(name, after):
-    whole = getattr(SharedTable, name)
-    def call(self, *args, **options):
-        global left
-        result = whole(self, *args, **options) if after else None
-        left -= 1
-        if left < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result if after else whole(self, *args, **options)
-    setattr(SharedTable, name, call)
-
-when, name = step.split()
-dying(name, when == "after")
-if sys.argv[4] == "merge":
-    compact(SharedTable(sys.argv[1]), everything=True)
-else:
-    records = stored(made_up_run())
-    writer = ArchiveWriter(sys.argv[1])
-    for start in range(0, len(records), 60):
-        writer.write(records[start:start + 60])
-"""
-
-
-def _killed(address: str, step: str, times: int, what: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _KILLED, address, step, str(times), what],
-        cwd=Path(__file__).resolve().parents[2],
-        check=False,
-        timeout=240,
-    )
-    assert done.returncode == -signal.SIGKILL
-
 
 # The first file and the first commit are those of the slots; a batch writes about ten files.
 @pytest.mark.parametrize(
@@ -202,7 +170,7 @@ def _killed(address: str, step: str, times: int, what: str) -> None:
 def test_killed_between_two_steps_and_restarted_equals_uninterrupted(
     address: str, step: str, times: int, whole: dict[str, list[str]]
 ) -> None:
-    _killed(address, step, times, "write")
+    assert_killed(dying.write, address, step, times)
     with ArchiveWriter(address) as writer:
         stored_before = sum(writer.positions.values())
         assert writer.write(_RECORDS).records == len(_RECORDS) - stored_before
@@ -220,11 +188,11 @@ def test_killed_between_two_steps_and_restarted_equals_uninterrupted(
     ],
 )
 def test_killed_between_two_steps_of_a_merge_nothing_is_lost_or_twice(
-    address: str, step: str, times: int, whole: dict[str, list[str]]
+    address: str, tmp_path: Path, unmerged: str, step: str, times: int, whole: dict[str, list[str]]
 ) -> None:
-    _write(address, _batches(20))
+    shutil.copytree(table_of(unmerged), tmp_path / "shared")
     files = len(SharedTable(address).files())
-    _killed(address, step, times, "merge")
+    assert_killed(dying.merge, address, step, times)
     assert content(address) == whole
     compact(SharedTable(address), everything=True)
     SharedTable(address).vacuum()

@@ -3,9 +3,6 @@
 What it has in common with a DuckDB file is in ``test_dropping.py`` and ``tests/api``.
 """
 
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.archive import dying
 from tests.archive.history import made_up_run, stored
+from tests.forks import assert_killed
 from unstable_stream.archive import ArchiveWriter, drop_run, dropped_runs, query
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.shared import table as table_module
@@ -23,6 +22,8 @@ from unstable_stream.archive.shared.table import SharedTable
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.errors import ArchiveBusyError, RunError
 from unstable_stream.log.port import StoredRecord
+
+pytestmark = pytest.mark.longer
 
 _LOG = "log-1"
 _OF_A = len(made_up_run(updates=2))
@@ -178,39 +179,6 @@ def test_nothing_is_committed_upon_a_version_that_another_thread_looked_up(addre
 
 # -- killed -----------------------------------------------------------------------------------
 
-_KILLED = """
-import os, signal, sys
-from unstable_stream.archive import drop_run
-from unstable_stream.archive.shared.table import SharedTable
-
-address, step, left = *sys.argv[1:3], int(sys.argv[3])
-
-def dying(name, after):
-    whole = getattr(SharedTable, name)
-    def call(self, *args, **options):
-        global left
-        result = whole(self, *args, **options) if after else None
-        left -= 1
-        if left < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result if after else whole(self, *args, **options)
-    setattr(SharedTable, name, call)
-
-when, name = step.split()
-dying(name, when == "after")
-drop_run(address, "run-a")
-"""
-
-
-def _killed(address: str, step: str, times: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _KILLED, address, step, str(times)],
-        cwd=Path(__file__).resolve().parents[2],
-        check=False,
-        timeout=240,
-    )
-    assert done.returncode == -signal.SIGKILL
-
 
 @pytest.mark.parametrize(
     ("step", "times"),
@@ -219,7 +187,7 @@ def _killed(address: str, step: str, times: int) -> None:
 def test_killed_while_it_drops_a_run(address: str, step: str, times: int) -> None:
     _write(address, _RECORDS, 200)
     before, of_b = _rows(address, "run-a"), _rows(address, "run-b")
-    _killed(address, step, times)
+    assert_killed(dying.drop, address, step, times)
     assert _rows(address, "run-b") == of_b
     if step == "after commit":
         assert _rows(address, "run-a") == {}

@@ -19,6 +19,8 @@ from unstable_stream.archive.statements import UNSAFE_FUNCTIONS
 from unstable_stream.cli import app
 from unstable_stream.errors import ArchiveError
 
+pytestmark = pytest.mark.longer
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from tests.archive.history import ENV, START_MS, made_up_run, stored
+from tests.builders import made
 from unstable_stream.archive import ArchiveWriter, query
 from unstable_stream.events import (
     Event,
@@ -48,15 +49,13 @@ def test_payoff_matrix_has_both_sides(archive: Path) -> None:
 
 
 def _three_players(game: str, models: Sequence[str], rewards: Sequence[float], ranks: Sequence[int]) -> Event:
-    return GameOutcome(
-        event_id=event_id("run-t", "game-outcome", game),
+    return made(
+        GameOutcome,
         run_id="run-t",
         occurred_at_ms=START_MS,
         game_id=game,
-        game_index=0,
         split="eval",
         env_id="Three-v0",
-        seed=0,
         seats=tuple(
             SeatResult(seat=seat, model_uid=model, kind="checkpoint", reward=reward, rank=rank)
             for seat, (model, reward, rank) in enumerate(zip(models, rewards, ranks, strict=True))
@@ -118,13 +117,7 @@ def test_ratings_of_one_moment_and_late_ones(tmp_path: Path) -> None:
         )
 
     def update(number: int, at_s: int) -> Event:
-        return LearnerUpdate(
-            event_id=event_id("run-r", "learner-update", number),
-            run_id="run-r",
-            occurred_at_ms=START_MS + 1000 * at_s,
-            update=number,
-            step_ids=(),
-        )
+        return made(LearnerUpdate, run_id="run-r", occurred_at_ms=START_MS + 1000 * at_s, update=number)
 
     events = [
         rating(2, 1),
@@ -243,12 +236,11 @@ def test_dead_letters_are_counted_by_kind(tmp_path: Path) -> None:
 
 def test_lineage_of_forked_runs(tmp_path: Path) -> None:
     def started(run: str, parent: str | None = None, update: int | None = None) -> Event:
-        return RunStarted(
-            event_id=event_id(run, "run-started"),
+        return made(
+            RunStarted,
             run_id=run,
             occurred_at_ms=START_MS,
             name=f"name of {run}",
-            seed=0,
             parent_run_id=parent,
             parent_update=update,
         )

@@ -1,9 +1,6 @@
 """The writer: each position once, each event once, whatever comes again and whenever it is killed."""
 
 import resource
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,15 +9,19 @@ import duckdb
 import msgspec
 import pytest
 
+from tests.archive import dying
 from tests.archive.content import content
 from tests.archive.history import made_up_run, stored
 from tests.conftest import Archives
+from tests.forks import assert_killed
 from unstable_stream.archive import ArchivedRecord, ArchiveWriter, open_archive, query, stream
 from unstable_stream.archive.store import WritableArchive
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
 from unstable_stream.log.port import StoredRecord
+
+pytestmark = pytest.mark.longer
 
 
 def _archive(path: ArchiveAddress, batches: Sequence[Sequence[ArchivedRecord]]) -> dict[str, list[str]]:
@@ -44,9 +45,8 @@ def test_batching_does_not_change_the_content(archive_at: Archives) -> None:
 
 def test_little_is_left_for_each_opening_to_replay(tmp_path: Path) -> None:
     """Every batch and every reader opens the file, and replays what stands in its write-ahead log."""
-    path, most = tmp_path / "archive.duckdb", 0
+    path, most, written = tmp_path / "archive.duckdb", 0, 0
     log = path.with_suffix(".duckdb.wal")
-    written = 0
     with ArchiveWriter(path) as writer:
         for number in range(60):
             events = stored(made_up_run(f"run-{number}"))
@@ -137,48 +137,12 @@ def test_text_that_is_not_utf8_in_an_unknown_field_stays_bytes(archive_at: Archi
     assert query(path, "SELECT event_id, value, value_bytes FROM events").rows == [("e", None, value)]
 
 
-_KILLED = """
-import sys
-from pathlib import Path
-from tests.archive.content import content
-from tests.archive.history import made_up_run, stored
-from tests.conftest import Archives
-from unstable_stream.archive import file_store as module
-from unstable_stream.archive import ArchiveWriter
-import duckdb, os, signal
-
-records, left = stored(made_up_run()), int(sys.argv[2])
-inserts = module.FileStore._insert
-
-class Dying:
-    def __init__(self, connection): self.connection = connection
-    def __getattr__(self, name): return getattr(self.connection, name)
-    def execute(self, sql, *args):
-        global left
-        left -= 1
-        if left < 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return self.connection.execute(sql, *args)
-
-module.FileStore._insert = lambda self, connection, *given: inserts(self, Dying(connection), *given)
-with ArchiveWriter(Path(sys.argv[1])) as writer:
-    for start in range(0, len(records), 100):
-        writer.write(records[start:start + 100])
-"""
-
-
 # A batch of 100 takes some dozen statements, from BEGIN to COMMIT: die before the first insert, between two,
 # and in later batches.
 @pytest.mark.parametrize("statements", [0, 1, 7, 20, 31])
 def test_killed_in_mid_batch_and_restarted_equals_uninterrupted(tmp_path: Path, statements: int) -> None:
     path = tmp_path / "killed.duckdb"
-    done = subprocess.run(
-        [sys.executable, "-c", _KILLED, str(path), str(statements)],
-        cwd=Path(__file__).resolve().parents[2],
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == -signal.SIGKILL
+    assert_killed(dying.write_file, path, statements)
     records = stored(made_up_run())
     uninterrupted = _archive(tmp_path / "whole.duckdb", [records])
     with ArchiveWriter(path) as writer:

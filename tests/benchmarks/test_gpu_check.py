@@ -17,6 +17,8 @@ from benchmarks.gpu_check.learning import measure_learner
 from benchmarks.gpu_check.shapes import build_model
 from benchmarks.gpu_check.whole_run import measure_run
 
+pytestmark = pytest.mark.longer
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -18,6 +18,8 @@ from unstable_stream.buffer import StepBuffer
 from unstable_stream.errors import ConfigError, LearnerError
 from unstable_stream.events import DroppedStep, Step
 
+pytestmark = pytest.mark.longer
+
 STRATEGIES: list[str] = ["random", "fifo", "prioritised"]
 
 

@@ -9,22 +9,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tests.command_line import run_command
 from unstable_stream.cli import app
 from unstable_stream.cli.commands import COMMANDS
 
 HEAVY = ("torch", "transformers", "ray", "textarena", "vllm", "duckdb", "peft")
-
-
-def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    program = "import sys; sys.argv[0] = 'unstable-stream'; from unstable_stream.cli import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        timeout=60,
-        check=False,
-    )
 
 
 def all_commands() -> dict[str, Any]:
@@ -106,7 +95,7 @@ def test_asking_for_help_loads_nothing_heavy(statement: str) -> None:
     ],
 )
 def test_a_mistake_is_one_line_on_stderr(arguments: list[str], says: str, tmp_path: Path) -> None:
-    result = run(*arguments, cwd=tmp_path)
+    result = run_command(*arguments, cwd=tmp_path)
     assert result.returncode == 1
     assert result.stdout == ""
     assert result.stderr.startswith("error: ")
@@ -130,15 +119,15 @@ def test_the_quickstart_configuration_can_be_printed_and_used(tmp_path: Path) ->
     printed = CliRunner().invoke(app, ["quickstart", "--print-config"])
     path = tmp_path / "my.toml"
     path.write_text(printed.output)
-    checked = run("train", str(path), "--dry-run", "--set", "learner.iterations=3", cwd=tmp_path)
+    checked = run_command("train", str(path), "--dry-run", "--set", "learner.iterations=3", cwd=tmp_path)
     assert checked.returncode == 0, checked.stderr
     assert '"iterations": 3' in checked.stdout
-    planned = run("plan", str(path), cwd=tmp_path)
+    planned = run_command("plan", str(path), cwd=tmp_path)
     places = [line.split()[:4] for line in planned.stdout.splitlines()]
     assert places[1][0] == "learner"
     assert [line.split()[:4] for line in checked.stderr.splitlines()][: len(places)] == places
     assert not (tmp_path / "unstable-data").exists()
-    fetched_later = run("train", str(path), "--dry-run", "--set", "model=some/model-8B", cwd=tmp_path)
+    fetched_later = run_command("train", str(path), "--dry-run", "--set", "model=some/model-8B", cwd=tmp_path)
     assert fetched_later.returncode == 0, fetched_later.stderr
     assert "some/model-8B is not here: no memory is foretold" in fetched_later.stderr
     assert "learner and engine on the CPU" in fetched_later.stderr

@@ -9,10 +9,12 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
 from tests.archive.history import made_up_run
+from tests.command_line import PROGRAM, run_command
 from unstable_stream.archive import query
 from unstable_stream.events import Event
 from unstable_stream.log.local.log import LocalLog
@@ -20,7 +22,8 @@ from unstable_stream.log.partitioner import partition_for_key
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.longer
+
 OUTCOMES = f"game-outcomes[{partition_for_key('run-a', load_topics()['game-outcomes'].partitions)}]"
 PLUGIN = """
 from unstable_stream import Context, consumer
@@ -36,7 +39,6 @@ def fails(event: GameOutcome, context: Context) -> None:
     if event.game_index == 3:
         raise KeyError("three")
 """
-PROGRAM = "import sys; sys.argv[0] = 'unstable-stream'; from unstable_stream.cli import main; main()"
 
 
 @pytest.fixture
@@ -53,18 +55,11 @@ async def append(data: Path, events: Sequence[Event]) -> None:
         await log.append([record_from_event(event) for event in events])
 
 
-def run(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, *arguments],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        timeout=100,
-        check=False,
-    )
+def run(cwd: Path, *arguments: str) -> CompletedProcess[str]:
+    return run_command(*arguments, cwd=cwd)
 
 
-def lines(result: subprocess.CompletedProcess[str]) -> list[dict[str, object]]:
+def lines(result: CompletedProcess[str]) -> list[dict[str, object]]:
     assert result.returncode == 0, result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]
 

@@ -15,6 +15,8 @@ from unstable_stream.archive import ArchiveWriter
 from unstable_stream.cli import games
 from unstable_stream.events import Event, GameOutcome, GameStarted, Trajectory, game_id
 
+pytestmark = pytest.mark.longer
+
 _APP = typer.Typer()
 games.register(_APP)
 _CUT = game_id("run-a", "train", 2)

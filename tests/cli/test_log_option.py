@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import secrets
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.cli.test_audit import write
+from tests.command_line import run_command
 from tests.proofs.test_audit import RUN, history
 from unstable_stream.cli import app
 from unstable_stream.errors import LogUnavailableError
@@ -25,47 +25,19 @@ from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.data_dir import DataDir
 
+pytestmark = pytest.mark.longer
+
 NOBODY = "kafka://127.0.0.1:1"
 
 
-ON_A_LOG = (
-    ["topics"],
-    ["topics", "create"],
-    ["runs"],
-    ["log", "tail", "runs"],
-    ["monitor", "--port", "0"],
-    ["train", "--resume", "x"],
-    ["quickstart"],
-)
-
-
-def start(*arguments: str, cwd: Path, **environment: str) -> subprocess.Popen[str]:
-    program = "import sys; sys.argv[0] = 'unstable-stream'; from unstable_stream.cli import main; main()"
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *arguments],
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=cwd,
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
-    with process:
-        stdout, stderr = process.communicate(timeout=100)
-    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
-
-
-def command(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return finish(start(*arguments, cwd=cwd, **environment))
-
-
 def test_brokers_that_are_not_there_are_one_clear_line(tmp_path: Path) -> None:
-    # Side by side: they mostly wait.
-    processes = [start(*arguments, "--log", NOBODY, cwd=tmp_path) for arguments in ON_A_LOG]
-    for arguments, result in zip(ON_A_LOG, map(finish, processes), strict=True):
-        assert (result.returncode, result.stdout) == (1, ""), arguments
+    variable = {"UNSTABLE_STREAM_LOG": NOBODY}
+    for result in (
+        run_command("topics", "--log", NOBODY, cwd=tmp_path),
+        run_command("runs", cwd=tmp_path, **variable),
+        run_command("quickstart", cwd=tmp_path, **variable),
+    ):
+        assert (result.returncode, result.stdout) == (1, ""), result.args
         assert result.stderr.startswith("error: kafka://127.0.0.1:1: could not connect: "), result.stderr
         assert result.stderr.count("\n") == 1, result.stderr
     assert list(tmp_path.iterdir()) == []
@@ -91,7 +63,7 @@ def test_a_log_whose_topics_would_lose_records_is_refused_before_the_run(tmp_pat
             await log.create_topics([replace(load_topics()["steps"], partitions=2)])
 
     asyncio.run(spoil())
-    result = command("quickstart", "--quiet", "--data", str(tmp_path), cwd=tmp_path)
+    result = run_command("quickstart", "--quiet", "--data", str(tmp_path), cwd=tmp_path)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith("error: topics of this log are not as declared")
     assert "steps: partitions 2, declared 8\n" in result.stderr
@@ -114,26 +86,24 @@ def test_without_aiokafka_it_is_said_what_to_install(tmp_path: Path) -> None:
     assert result.stderr.count("\n") == 1
 
 
-def test_the_environment_names_the_log_and_the_option_wins(tmp_path: Path) -> None:
-    by_variable = command("topics", "check", cwd=tmp_path, UNSTABLE_STREAM_LOG=NOBODY)
-    assert by_variable.stderr.startswith("error: kafka://127.0.0.1:1: could not connect")
-    by_option = command("topics", "check", "--log", "local", cwd=tmp_path, UNSTABLE_STREAM_LOG=NOBODY)
+def test_the_option_wins_over_the_environment(tmp_path: Path) -> None:
+    by_option = run_command("topics", "check", "--log", "local", cwd=tmp_path, UNSTABLE_STREAM_LOG=NOBODY)
     assert by_option.stderr.startswith("error: no event log at unstable-data/log.sqlite")
 
 
 def test_a_location_of_no_known_kind_is_refused(tmp_path: Path) -> None:
-    result = command("topics", "check", "--log", "redis://x", cwd=tmp_path)
+    result = run_command("topics", "check", "--log", "redis://x", cwd=tmp_path)
     assert result.returncode == 1
     assert result.stderr.startswith("error: log")
 
 
 def test_the_log_of_the_configuration_is_overridden(tmp_path: Path) -> None:
-    printed = command("quickstart", "--print-config", cwd=tmp_path)
+    printed = run_command("quickstart", "--print-config", cwd=tmp_path)
     config = tmp_path / "my.toml"
     config.write_text(printed.stdout)
     for log, expected in ((None, "local"), ("kafka://b:9092", "kafka://b:9092")):
         option = [] if log is None else ["--log", log]
-        dry = command("train", str(config), "--dry-run", "--metrics-port", "19999", *option, cwd=tmp_path)
+        dry = run_command("train", str(config), "--dry-run", "--metrics-port", "19999", *option, cwd=tmp_path)
         assert dry.returncode == 0, dry.stderr
         resolved = json.loads(dry.stdout)
         assert (resolved["log"], resolved["metrics_port"]) == (expected, 19999)
@@ -168,21 +138,25 @@ def test_runs_of_a_log_are_listed_without_an_archive(tmp_path: Path) -> None:
         assert rows[1]["silence"] is None
 
 
-async def test_runs_of_a_kafka_log_are_listed(kafka_bootstrap: str, tmp_path: Path) -> None:
+def test_runs_of_a_kafka_log_are_listed(kafka_bootstrap: str, tmp_path: Path) -> None:
     run, location = f"run-{secrets.token_hex(4)}", f"kafka://{kafka_bootstrap}"
-    async with opened_log(location, DataDir(tmp_path).log) as log:
-        await create_declared_topics(log, load_topics())
-        begun = next(event for event in history() if isinstance(event, RunStarted))
-        await log.append([record_from_event(msgspec.structs.replace(begun, run_id=run))])
+
+    async def begin() -> None:
+        async with opened_log(location, DataDir(tmp_path).log) as log:
+            await create_declared_topics(log, load_topics())
+            begun = next(event for event in history() if isinstance(event, RunStarted))
+            await log.append([record_from_event(msgspec.structs.replace(begun, run_id=run))])
+
+    asyncio.run(begin())
     for arguments in (
         ["runs", "--log", location, "--csv"],
         ["log", "tail", "runs", "--run", run, "--log", location],
     ):
-        result = command(*arguments, cwd=tmp_path)
+        result = run_command(*arguments, cwd=tmp_path)
         assert result.returncode == 0, result.stderr
         assert (run in result.stdout) or ("run-started" in result.stdout)
-    audit = command("audit", run, "--log", location, cwd=tmp_path)
+    audit = run_command("audit", run, "--log", location, cwd=tmp_path)
     assert f"{run} (" in audit.stdout, audit.stderr
-    unknown = command("watch", "no-such-run", "--log", location, cwd=tmp_path)
+    unknown = run_command("watch", "no-such-run", "--log", location, cwd=tmp_path)
     # Warnings about what other tests left on the shared broker may stand before it.
     assert "error: no run 'no-such-run' in this log" in unknown.stderr

@@ -25,6 +25,8 @@ from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.views.transcript import load_transcript, load_transcripts, new_part
 
+pytestmark = pytest.mark.longer
+
 _APP = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False)
 for _module in (archive, export, games, runs, sql):
     _module.register(_APP)

@@ -17,6 +17,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from tests.archive.history import made_up_run
+from tests.command_line import PROGRAM
 from tests.log.harness import topics_of_one_partition
 from unstable_stream.cli import app
 from unstable_stream.errors import EventLogError
@@ -27,6 +28,8 @@ from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog, Record, TopicPartition, TopicSpec
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.data_dir import DataDir
+
+pytestmark = pytest.mark.longer
 
 
 @pytest.fixture(params=["local", "kafka"])
@@ -193,10 +196,9 @@ def test_watching_the_lag_prints_a_line_a_measurement_until_interrupted(place: l
         await producer.close()
 
     on_log(place, commit)
-    program = "from unstable_stream.cli import main; main()"
     arguments = ["topics", "lag", "--group", group, "--watch", "--json", *place]
     with subprocess.Popen(
-        [sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as watching:
         assert watching.stdout is not None
         for _ in range(2):

@@ -7,6 +7,8 @@ import pytest
 from tests.cli.test_consume_and_replay import directory as directory  # a fixture
 from tests.cli.test_consume_and_replay import run
 
+pytestmark = pytest.mark.longer
+
 
 def test_a_finished_run_goes_to_json_lines(directory: Path) -> None:
     first = run(directory, "track", "run-a", "--to", "jsonl", "--directory", "curves")

@@ -2,8 +2,9 @@
 
 import msgspec
 
+from tests.builders import made
 from unstable_stream.collapse import GameTally
-from unstable_stream.events import GameOutcome, SeatResult, event_id, game_id
+from unstable_stream.events import GameOutcome, SeatResult, game_id
 
 
 def seat(
@@ -28,12 +29,10 @@ def outcome(
     invalid_seat: int | None = None,
 ) -> GameOutcome:
     game = game_id("run", "train", 0)
-    return GameOutcome(
-        event_id=event_id("run", "game-outcome", game),
+    return made(
+        GameOutcome,
         run_id="run",
-        occurred_at_ms=0,
         game_id=game,
-        game_index=0,
         split="eval" if evaluated else "train",
         env_id="Tak",
         seed=1,

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from tests.command_line import PROGRAM, run_command
 from tests.inference.byte_model import build_byte_model
+from unstable_stream.archive import query
 from unstable_stream.extensions import ALLOW_CODE
 
+pytestmark = pytest.mark.longer
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "extensions"
-PROGRAM = "import sys; sys.argv[0] = 'unstable-stream'; from unstable_stream.cli import main; main()"
 CONFIG = """
 name = "own"
 model = "./bytes"
@@ -73,10 +76,7 @@ def command(cwd: Path, *arguments: str, **variables: str) -> subprocess.Complete
 
 
 def shown(cwd: Path, sql: str) -> list[dict[str, Any]]:
-    done = command(cwd, "sql", sql, "--json")
-    assert done.returncode == 0, done.stderr
-    rows: list[dict[str, Any]] = json.loads(done.stdout)
-    return rows
+    return list(query(cwd / "unstable-data" / "archive.duckdb", sql).dicts())
 
 
 @pytest.mark.timeout(400)
@@ -127,7 +127,7 @@ def test_a_run_made_of_own_code_is_recorded_verified_and_confined(tmp_path: Path
     assert [values[f"{prefix}-{env}/games"] for prefix in ("evaluation", "collection")] == [
         split["n"] for split in counted
     ], "the last games too"
-    (more,) = [command(tmp_path, "track", "own", "--to", "jsonl")]
+    more = run_command("track", "own", "--to", "jsonl", cwd=tmp_path)
     assert more.returncode == 0, more.stderr
     again = [json.loads(line) for line in file.read_text().splitlines()]
     assert again[: len(tracked)] == tracked
@@ -183,5 +183,5 @@ def test_an_engine_of_ones_own_plays_and_is_trained_on(tmp_path: Path) -> None:
         "FROM turns WHERE completion_token_ids IS NOT NULL",
     )
     assert turns == {"many": True, "constant": True}
-    audit = command(tmp_path, "audit", "quickstart")
+    audit = run_command("audit", "quickstart", cwd=tmp_path)
     assert audit.returncode == 0, audit.stdout + audit.stderr

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
+from tests.builders import made
 from tests.fuzz.mutations import paths
 from unstable_stream.errors import EventError
-from unstable_stream.events import LATEST_MS, Event, RunStarted, decode_event, encode_event, event_id
+from unstable_stream.events import LATEST_MS, Event, RunStarted, decode_event, encode_event
 from unstable_stream.log.port import Record
 from unstable_stream.log.records import record_from_event, source_header
 from unstable_stream.log.topics import TOPICS_DIR, load_topics
@@ -112,10 +113,9 @@ def absurd_starts(run_id: str, example: RunConfig, log_id: str) -> list[Event]:
         {"no such topic": (1,)},
     ]
     return [
-        RunStarted(
-            event_id=event_id(f"{run_id}-{number}", "run-started"),
+        made(
+            RunStarted,
             run_id=f"{run_id}-{number}",
-            occurred_at_ms=5,
             name="\x1b[31mabsurd",
             seed=-1,
             config=config,

@@ -37,6 +37,8 @@ from unstable_stream.workers.archiver import run_archiver
 from unstable_stream.workers.collector import Collector
 from unstable_stream.workers.learner import LearnerService
 
+pytestmark = pytest.mark.longer
+
 RUN, NEW_RUN = "run-read", "run-new"
 CONFIG = small_config(learner={"iterations": 1, "batch_size": 8, "mini_batch_size": 4})
 

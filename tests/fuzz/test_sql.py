@@ -13,6 +13,8 @@ from tests.fuzz.mutations import refusal
 from unstable_stream.archive import ArchiveWriter, query
 from unstable_stream.errors import ArchiveError
 
+pytestmark = pytest.mark.longer
+
 WORDS = """
     SELECT FROM WHERE WITH AS NULL runs games updates metrics ['a'] * , ( ) ; 1 'a' " -- /* */ $1 ?
     DELETE UPDATE INSERT INTO VALUES CREATE TABLE DROP VIEW BEGIN COMMIT PRAGMA SET

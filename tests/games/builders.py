@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from unstable_stream.events import GameOutcome, GameStarted, Seat, event_id, game_id
+from tests.builders import made
+from unstable_stream.events import GameOutcome, GameStarted, Seat
 from unstable_stream.games.play import PlayedGame, play_game
 from unstable_stream.games.players import Move, Player, SampledTokens, TurnContext
 
@@ -31,16 +32,8 @@ def make_started(env_id: str, seats: int | Sequence[Seat], *, index: int = 0, se
     """The decision to play one training game."""
     if isinstance(seats, int):
         seats = [make_seat(seat) for seat in range(seats)]
-    return GameStarted(
-        event_id=event_id(RUN, "game-started", "train", index),
-        run_id=RUN,
-        occurred_at_ms=1_000,
-        game_id=game_id(RUN, "train", index),
-        game_index=index,
-        split="train",
-        env_id=env_id,
-        seed=seed,
-        seats=tuple(seats),
+    return made(
+        GameStarted, occurred_at_ms=1_000, game_index=index, env_id=env_id, seed=seed, seats=tuple(seats)
     )
 
 

@@ -21,6 +21,8 @@ from unstable_stream.games.environments import Environment
 from unstable_stream.games.opponents.grammars import GRAMMARS
 from unstable_stream.games.opponents.scripted import scripted_names
 
+pytestmark = pytest.mark.longer
+
 ROOT = Path(__file__).parents[2]
 KEPT = read_rows(ROWS)
 

@@ -23,6 +23,8 @@ from unstable_stream.events import (
 from unstable_stream.hindsight import why
 from unstable_stream.hindsight.why import Direction, NodeKey, Provenance, find_node, trace
 
+pytestmark = pytest.mark.longer
+
 
 @pytest.fixture(scope="module")
 def events() -> list[Event]:

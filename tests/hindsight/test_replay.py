@@ -9,6 +9,7 @@ import pytest
 
 from tests.archive.history import GAMES_PER_UPDATE, made_up_run
 from tests.streams.plugin_bench import PluginBench, counting
+from tests.streams.plugin_bench import local as local  # a fixture
 from unstable_stream import Context, consumer
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import GameOutcome, Metrics
@@ -25,13 +26,6 @@ from unstable_stream.log.port import Record, StoredRecord
 from unstable_stream.streams.ordered_history import LogHistory, Merged, Slice, merged
 
 ALL = Slice()
-
-
-@pytest.fixture
-async def local(tmp_path: Path) -> AsyncIterator[PluginBench]:
-    opened = await PluginBench.open("local", tmp_path)
-    yield opened
-    await opened.close()
 
 
 class PretendClock:

@@ -20,6 +20,8 @@ from unstable_stream.log.reading import events_to_end, read_to_end
 from unstable_stream.model_pool import TrueSkillSettings
 from unstable_stream.model_pool.systems import Elo, TrueSkill
 
+pytestmark = pytest.mark.longer
+
 RUN = "run-rated"
 AS_RECORDED = TrueSkill(TrueSkillSettings(draw_probability={ENVS[0]: 0.3}))
 

@@ -22,6 +22,8 @@ from unstable_stream.rolling_metrics import MetricsProcessor
 from unstable_stream.streams.trackers import Received
 from unstable_stream.workers.archiver import run_archiver
 
+pytestmark = pytest.mark.longer
+
 RUN = "run-a"
 DEADLINE_S = 60.0
 

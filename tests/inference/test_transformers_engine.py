@@ -22,6 +22,8 @@ from unstable_stream.inference.token_randomness import uniforms
 from unstable_stream.inference.transformers import engine as transformers_engine
 from unstable_stream.inference.transformers.engine import TransformersEngine
 
+pytestmark = pytest.mark.longer
+
 CONTEXT = 256
 
 

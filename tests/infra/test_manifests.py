@@ -15,6 +15,8 @@ from unstable_stream.log.contracts.strimzi import manifests as topic_manifests
 from unstable_stream.log.topics import load_topics
 from unstable_stream.workers.archiver_start import ARCHIVER_GROUP
 
+pytestmark = pytest.mark.longer
+
 ROOT = Path(__file__).parents[2]
 STRIMZI = ROOT / "infra" / "strimzi"
 MANIFESTS = sorted(

@@ -24,6 +24,8 @@ from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
 
+pytestmark = pytest.mark.longer
+
 DEADLINE_S = 100.0
 
 

@@ -14,6 +14,8 @@ from structlog.testing import capture_logs
 from unstable_stream.errors import FencedError, ServiceError
 from unstable_stream.launch.supervisor import Progress, Supervisor, pause_s
 
+pytestmark = pytest.mark.longer
+
 PROGRAM = (sys.executable, str(Path(__file__).with_name("pretend_service.py")))
 DEADLINE_S = 60.0
 

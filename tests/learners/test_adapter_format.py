@@ -20,6 +20,8 @@ from unstable_stream.inference.adapter_files import check_adapter_files
 from unstable_stream.inference.engine import Adapter, GenerationRequest, SamplingSettings
 from unstable_stream.inference.transformers.engine import TransformersEngine
 
+pytestmark = pytest.mark.longer
+
 CFG = {"lora_rank": 8, "lora_alpha": 16}
 REFUSED: dict[str, Any] = {
     "peft_type": "ADALORA",

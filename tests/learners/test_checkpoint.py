@@ -18,6 +18,7 @@ from tests.learners.samples import make_samples
 from unstable_stream.algorithms import Reinforce
 from unstable_stream.errors import CheckpointError, LearnerError
 from unstable_stream.learners import (
+    CheckpointInfo,
     LearnerSettings,
     StandardLearner,
     attempts,
@@ -26,6 +27,8 @@ from unstable_stream.learners import (
     prune_optimizer_states,
     remove_attempts,
 )
+
+pytestmark = pytest.mark.longer
 
 SETTINGS: dict[str, Any] = {
     "batch_size": 64,
@@ -62,39 +65,42 @@ def curve_learner(model: str, parameters: str, root: Path | str) -> Learner:
     return StandardLearner(model, settings, algorithm=algorithm, ckpt_root=root)
 
 
-def continue_from(model: str, parameters: str, checkpoint: str, root: str) -> None:
-    """Run in a new process: resume at update 3, train to 6, save."""
+def continue_from(model: str, middles: dict[str, str], root: str) -> None:
+    """Run in a new process: resume each at update 3, train to 6, save."""
     torch.set_num_threads(1)
-    learner = curve_learner(model, parameters, root)
-    learner.load(checkpoint)
-    train(learner, 4, 6)
-    learner.save()
+    for parameters, checkpoint in middles.items():
+        learner = curve_learner(model, parameters, Path(root, parameters))
+        learner.load(checkpoint)
+        train(learner, 4, 6)
+        learner.save()
 
 
-@pytest.mark.parametrize("parameters", ["lora", "all"])
 def test_resume_in_a_new_process_continues_the_same_curve_bit_for_bit(
-    tiny_model: Path, tmp_path: Path, parameters: str
+    tiny_model: Path, tmp_path: Path
 ) -> None:
-    straight = curve_learner(str(tiny_model), parameters, tmp_path / "straight")
-    train(straight, 1, 3)
-    middle = straight.save(positions={"steps[0]": 7})
-    assert straight.algorithm.state_dict()["entropy_coef"] > 0.01  # the state that must not be forgotten
-    train(straight, 4, 6)
-    expected = straight.save()
-    arguments = (str(tiny_model), parameters, middle.path, str(tmp_path / "resumed"))
+    middles, ends = dict[str, str](), dict[str, CheckpointInfo]()
+    for parameters in ("lora", "all"):
+        straight = curve_learner(str(tiny_model), parameters, tmp_path / "straight" / parameters)
+        train(straight, 1, 3)
+        middles[parameters] = straight.save(positions={"steps[0]": 7}).path
+        assert straight.algorithm.state_dict()["entropy_coef"] > 0.01  # the state that must not be forgotten
+        train(straight, 4, 6)
+        ends[parameters] = straight.save()
+    arguments = (str(tiny_model), middles, str(tmp_path / "resumed"))
     code = f"from {__name__} import continue_from; continue_from(*{arguments!r})"
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-c", code], check=True, cwd=root, env=environment, timeout=100)
-    (directory,) = attempts(tmp_path / "resumed")
-    resumed = load_checkpoint(directory, expected.sha256)  # the same bytes
-    assert resumed.state.samples_seen == 60
-    reference = load_checkpoint(expected.path)
-    assert resumed.optimizer is not None
-    assert reference.optimizer is not None
-    for index, state in reference.optimizer["state"].items():
-        for name, tensor in state.items():
-            assert torch.equal(tensor, resumed.optimizer["state"][index][name])
+    for parameters, expected in ends.items():
+        (directory,) = attempts(tmp_path / "resumed" / parameters)
+        resumed = load_checkpoint(directory, expected.sha256)  # the same bytes
+        assert resumed.state.samples_seen == 60
+        reference = load_checkpoint(expected.path)
+        assert resumed.optimizer is not None
+        assert reference.optimizer is not None
+        for index, state in reference.optimizer["state"].items():
+            for name, tensor in state.items():
+                assert torch.equal(tensor, resumed.optimizer["state"][index][name])
 
 
 def test_state_is_what_was_saved(make_learner: MakeLearner) -> None:

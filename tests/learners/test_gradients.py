@@ -16,6 +16,8 @@ from tests.learners.samples import make_sample, make_samples
 from unstable_stream.algorithms import A2C, PPO, Reinforce, TokenBatch, TrainingSample
 from unstable_stream.learners.packing import micro_batches, optimizer_chunks
 
+pytestmark = pytest.mark.longer
+
 NEVER_CLIP = 1e9
 
 

@@ -14,6 +14,8 @@ from unstable_stream.algorithms import A2C, PPO, Reinforce, TrainingSample
 from unstable_stream.errors import CheckpointError, LearnerError
 from unstable_stream.learners import load_checkpoint
 
+pytestmark = pytest.mark.longer
+
 SETTINGS: dict[str, Any] = {
     "lora_cfg": {"lora_rank": 4, "lora_alpha": 8, "lora_dropout": 0.1},
     "lr_schedule": {"type": "linear", "final_fraction": 0.1, "total": 6},

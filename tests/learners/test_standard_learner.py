@@ -15,6 +15,8 @@ from unstable_stream.errors import LearnerError
 from unstable_stream.learners import LoraSettings, LrSchedule
 from unstable_stream.learners.lora import adapter_weights
 
+pytestmark = pytest.mark.longer
+
 
 def weights(learner: Learner) -> dict[str, torch.Tensor]:
     return {name: tensor.clone() for name, tensor in adapter_weights(learner.model).items()}

@@ -19,6 +19,8 @@ from unstable_stream.log.partitioner import partition_for_key
 from unstable_stream.log.port import Consumer, EventLog, Record, TopicPartition, TopicSpec
 from unstable_stream.log.topics import load_topics
 
+pytestmark = pytest.mark.longer
+
 
 async def test_what_is_read_equals_what_was_appended(harness: LogHarness, event_log: EventLog) -> None:
     topic = await harness.topic()

@@ -9,6 +9,8 @@ from tests.log.harness import DEADLINE_S, LogHarness, read, records, share_out
 from unstable_stream.errors import EventLogError, FencedError, RecordTooLargeError, UnknownTopicError
 from unstable_stream.log.port import Consumer, EventLog, Producer, Record, TopicPartition
 
+pytestmark = pytest.mark.longer
+
 
 async def test_a_group_resumes_at_its_committed_positions(harness: LogHarness, event_log: EventLog) -> None:
     topic, group = await harness.topic(), harness.group()

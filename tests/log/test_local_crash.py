@@ -17,6 +17,8 @@ from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.local.processes import Liveness, ProcessIdentity, current_process, liveness
 from unstable_stream.log.port import Record, TopicPartition, TopicSpec
 
+pytestmark = pytest.mark.longer
+
 Process: TypeAlias = asyncio.subprocess.Process
 Start: TypeAlias = Callable[..., Awaitable[Process]]
 

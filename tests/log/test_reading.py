@@ -20,6 +20,8 @@ from unstable_stream.log.reading import (
 )
 from unstable_stream.log.records import record_from_event
 
+pytestmark = pytest.mark.longer
+
 
 def record(topic: str, number: int, partition: int) -> Record:
     return Record(topic, "k", f"{number}".encode(), timestamp_ms=1000 + number, partition=partition)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.builders import made
 from tests.model_pool.outcomes import RUN, make_outcome
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import OVERALL, Checkpoint, Rating, checkpoint_uid, event_id
@@ -68,11 +69,9 @@ def test_events_and_calls_build_the_same_pool() -> None:
     by_event = ModelPool("random")
     for iteration in (0, 1, 1, 2):  # one delivered twice
         by_event.apply(
-            Checkpoint(
-                event_id=event_id(RUN, "checkpoint", iteration),
+            made(
+                Checkpoint,
                 run_id=RUN,
-                occurred_at_ms=0,
-                model_uid=checkpoint_uid(iteration),
                 iteration=iteration,
                 path=f"/ckpt/{iteration}" if iteration else None,
                 parent_uid=checkpoint_uid(iteration - 1) if iteration else None,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from tests.builders import made
 from tests.games.builders import ticking_clock
 from tests.log.harness import topics_of_one_partition
 from tests.streams.hosted_games import AnyProcessor
@@ -28,7 +29,6 @@ from unstable_stream.events import (
     checkpoint_uid,
     encode_event,
     event_id,
-    game_id,
 )
 from unstable_stream.games.opponents.scripted import scripted_player
 from unstable_stream.games.play import play_game
@@ -160,14 +160,7 @@ async def record_run(
     if finish:
         await _publish(
             log,
-            [
-                RunFinished(
-                    event_id=event_id(run_id, "run-finished", 0),
-                    run_id=run_id,
-                    occurred_at_ms=9,
-                    outcome="completed",
-                )
-            ],
+            [made(RunFinished, run_id=run_id, occurred_at_ms=9)],
         )
     return settings
 
@@ -176,8 +169,8 @@ async def _start(log: EventLog, settings: RunConfig, run_id: str, parent_update:
     if parent_update == 0:
         await start_run(log, settings, run_id)
         return
-    started = RunStarted(
-        event_id=event_id(run_id, "run-started"),
+    started = made(
+        RunStarted,
         run_id=run_id,
         occurred_at_ms=0,
         name=settings.name,
@@ -279,13 +272,11 @@ async def play(run_id: str, settings: RunConfig, index: int, version: int) -> li
             )
         else:
             seats.append(Seat(seat=seat, model_uid=f"fixed-{seat % 2}", kind="scripted"))
-    started = GameStarted(
-        event_id=event_id(run_id, "game-started", "train", index),
+    started = made(
+        GameStarted,
         run_id=run_id,
         occurred_at_ms=1000 * index,
-        game_id=game_id(run_id, "train", index),
         game_index=index,
-        split="train",
         env_id=env.env_id,
         seed=2 * index,
         seats=tuple(seats),
@@ -321,13 +312,11 @@ class _Silent:
 
 
 def _checkpoint(run_id: str, iteration: int) -> Checkpoint:
-    return Checkpoint(
-        event_id=event_id(run_id, "checkpoint", iteration),
+    return made(
+        Checkpoint,
         run_id=run_id,
         occurred_at_ms=iteration,
-        model_uid=checkpoint_uid(iteration),
         iteration=iteration,
-        path=None,
         parent_uid=checkpoint_uid(iteration - 1) if iteration else None,
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.builders import made
 from tests.workers.test_game_schedule import config
 from unstable_stream.events import (
     Checkpoint,
@@ -31,8 +32,6 @@ from unstable_stream.events import (
     checkpoint_uid,
     event_id,
     game_id,
-    pack_floats,
-    pack_tokens,
     step_id,
     trajectory_id,
 )
@@ -55,14 +54,7 @@ def history() -> list[Event]:
     """A completed run: four training games of three trained turns, one of them abandoned, two updates."""
     settings = config(learner={"iterations": 2}).model_dump(mode="json")
     events: list[Event] = [
-        RunStarted(
-            event_id=event_id(RUN, "run-started"),
-            run_id=RUN,
-            occurred_at_ms=0,
-            name="t",
-            seed=0,
-            config=settings,
-        ),
+        made(RunStarted, occurred_at_ms=0, name="t", config=settings),
         checkpoint(0),
     ]
     for index in range(GAMES):
@@ -86,26 +78,13 @@ def history() -> list[Event]:
 
 
 def checkpoint(iteration: int, path: str | None = None, sha256: str | None = None) -> Checkpoint:
-    return Checkpoint(
-        event_id=event_id(RUN, "checkpoint", iteration),
-        run_id=RUN,
-        occurred_at_ms=iteration,
-        model_uid=checkpoint_uid(iteration),
-        iteration=iteration,
-        path=path,
-        sha256=sha256,
-    )
+    return made(Checkpoint, occurred_at_ms=iteration, iteration=iteration, path=path, sha256=sha256)
 
 
 def started(index: int) -> GameStarted:
-    return GameStarted(
-        event_id=event_id(RUN, "game-started", "train", index),
-        run_id=RUN,
-        occurred_at_ms=1,
-        game_id=game_id(RUN, "train", index),
+    return made(
+        GameStarted,
         game_index=index,
-        split="train",
-        env_id="TicTacToe-v0-train",
         seed=index,
         seats=(
             Seat(seat=0, model_uid=checkpoint_uid(0), kind="checkpoint", policy_version=0, trained=True),
@@ -115,79 +94,29 @@ def started(index: int) -> GameStarted:
 
 
 def abandoned(game: GameStarted) -> GameAbandoned:
-    return GameAbandoned(
-        event_id=event_id(RUN, "game-abandoned", game.game_id),
-        run_id=RUN,
-        occurred_at_ms=2,
-        game_id=game.game_id,
-        game_index=game.game_index,
-        split=game.split,
-        reason="test",
-    )
+    return made(GameAbandoned, game)
 
 
 def finished(game: GameStarted) -> list[Event]:
-    trajectory = Trajectory(
-        event_id=trajectory_id(game.game_id, 0),
-        run_id=RUN,
-        occurred_at_ms=2,
-        game_id=game.game_id,
-        game_index=game.game_index,
-        split="train",
-        env_id=game.env_id,
-        seed=game.seed,
-        seat=0,
-        model_uid=checkpoint_uid(0),
+    trajectory = made(
+        Trajectory,
+        game,
         policy_version=0,
         trained=True,
         trained_seats=(0,),
         turns=tuple(turn(index) for index in range(TURNS)),
         rewards={0: 1.0, 1: -1.0},
-        reward=1.0,
         reason="win",
     )
     steps: list[Event] = [
-        Step(
-            event_id=step_id(trajectory.event_id, index),
-            run_id=RUN,
-            occurred_at_ms=2,
-            trajectory_id=trajectory.event_id,
-            game_id=game.game_id,
-            game_index=game.game_index,
-            env_id=game.env_id,
-            seat=0,
-            turn_index=index,
-            num_turns=TURNS,
-            model_uid=checkpoint_uid(0),
-            policy_version=0,
-            prompt_token_ids=pack_tokens([1]),
-            completion_token_ids=pack_tokens([2]),
-            logprobs=pack_floats([-1.0]),
-            raw_reward=1.0,
-            final_reward=1.0,
-            reward=1.0,
-        )
+        made(Step, game, trajectory_id=trajectory.event_id, turn_index=index, num_turns=TURNS)
         for index in range(TURNS)
     ]
-    outcome = GameOutcome(
-        event_id=event_id(RUN, "game-outcome", game.game_id),
-        run_id=RUN,
-        occurred_at_ms=2,
-        game_id=game.game_id,
-        game_index=game.game_index,
-        split="train",
-        env_id=game.env_id,
-        seed=game.seed,
+    outcome = made(
+        GameOutcome,
+        game,
         seats=(
-            SeatResult(
-                seat=0,
-                model_uid=checkpoint_uid(0),
-                kind="checkpoint",
-                reward=1.0,
-                rank=0,
-                trained=True,
-                turns=TURNS,
-            ),
+            made(SeatResult, trained=True, turns=TURNS),
             SeatResult(seat=1, model_uid="random-legal", kind="scripted", reward=-1.0, rank=1, turns=TURNS),
         ),
         reason="win",
@@ -196,24 +125,12 @@ def finished(game: GameStarted) -> list[Event]:
 
 
 def turn(index: int) -> Turn:
-    return Turn(
-        turn_index=index,
-        game_turn=2 * index,
-        observation="",
-        prompt="",
-        prompt_token_ids=pack_tokens([1]),
-        completion="",
-        completion_token_ids=pack_tokens([2]),
-        logprobs=pack_floats([-1.0]),
-        finish_reason="stop",
-        action="[0]",
-    )
+    return made(Turn, turn_index=index, game_turn=2 * index)
 
 
 def update(number: int, trained: list[str], dropped: list[str]) -> LearnerUpdate:
-    return LearnerUpdate(
-        event_id=event_id(RUN, "learner-update", number),
-        run_id=RUN,
+    return made(
+        LearnerUpdate,
         occurred_at_ms=number,
         update=number,
         step_ids=tuple(trained),
@@ -248,10 +165,9 @@ def test_a_whole_run_balances() -> None:
 def test_steps_that_expired_are_dropped_once() -> None:
     """Retention has deleted all steps from the log; one that no update had used was found lost."""
     left = step_id(trajectory_id(game_id(RUN, "train", 2), 0), TURNS - 1)
-    expired = StepsDropped(
+    expired = made(
+        StepsDropped,
         event_id=event_id(RUN, "steps-dropped", 3, left),
-        run_id=RUN,
-        occurred_at_ms=9,
         update=3,
         dropped=(DroppedStep(left, "expired"),),
     )
@@ -429,13 +345,7 @@ def test_a_run_that_goes_on_may_have_games_in_flight_and_steps_to_be_shaped() ->
 
 
 def test_a_resumed_run_is_judged_by_its_last_end() -> None:
-    resumed = RunResumed(
-        event_id=event_id(RUN, "run-resumed", 1),
-        run_id=RUN,
-        occurred_at_ms=10,
-        resumption=1,
-        config=config(learner={"iterations": 3}).model_dump(mode="json"),
-    )
+    resumed = made(RunResumed, config=config(learner={"iterations": 3}).model_dump(mode="json"))
     assert audit([*history(), resumed]).state == "running"
     done = RunFinished(
         event_id=event_id(RUN, "run-finished", 1), run_id=RUN, occurred_at_ms=11, outcome="completed"
@@ -451,13 +361,10 @@ def test_a_trajectory_on_dead_letters_is_accounted_for() -> None:
         2, [event.event_id for event in events if isinstance(event, Step)][4:], []
     )
     where = [index for index, event in enumerate(events) if isinstance(event, Trajectory)][-1]
-    letter = RecordRejected(
-        event_id="letter",
-        run_id=RUN,
-        occurred_at_ms=3,
+    letter = made(
+        RecordRejected,
         consumer="reward-processor",
         topic="trajectories",
-        partition=0,
         offset=where,
         reason="EventError: test",
     )
@@ -475,21 +382,17 @@ def test_a_trajectory_that_cannot_be_decoded_is_accounted_for(dropped: bool) -> 
     )
     bad = [event for event in events if isinstance(event, Trajectory)][-1]
     events.remove(bad)
-    letter = RecordRejected(
-        event_id="letter",
-        run_id=RUN,
-        occurred_at_ms=3,
+    letter = made(
+        RecordRejected,
         consumer="reward-processor",
         topic="trajectories",
-        partition=0,
         offset=9,
         reason="EventDecodeError: test",
         record_headers={"ce_id": bad.event_id.encode()},
     )
-    drops = StepsDropped(
+    drops = made(
+        StepsDropped,
         event_id="drops",
-        run_id=RUN,
-        occurred_at_ms=4,
         update=2,
         dropped=tuple(DroppedStep(step_id(bad.event_id, turn), "unreadable") for turn in range(3)),
     )
@@ -543,12 +446,10 @@ async def test_a_bad_record_must_be_on_dead_letters(tmp_path: Path) -> None:
     assert len(report.problems) == 1
     assert report.problems[0].startswith("bad record not on dead-letters: steps[2]@")
     position = report.problems[0].split(": ")[1]
-    letter = RecordRejected(
-        event_id="letter",
+    letter = made(
+        RecordRejected,
         run_id="",
-        occurred_at_ms=3,
         consumer="archiver",
-        topic="steps",
         partition=2,
         offset=int(position.split("@")[1]),
         reason="EventDecodeError: test",

@@ -19,6 +19,8 @@ from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.resume import resume_run
 
+pytestmark = pytest.mark.longer
+
 replace = msgspec.structs.replace
 
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.builders import made
 from tests.proofs.recorded_run import copy_log, nth, play, process_run, record_run, small_config
 from unstable_stream.errors import RunError
 from unstable_stream.events import (
@@ -45,6 +46,8 @@ from unstable_stream.workers.collector import events_for_collector, topics_of_co
 from unstable_stream.workers.collector_snapshot import CollectorSnapshots
 from unstable_stream.workers.exploitability import ExploitabilitySchedule
 from unstable_stream.workers.game_schedule import GameSchedule
+
+pytestmark = pytest.mark.longer
 
 RUN = "run-verified"
 replace = msgspec.structs.replace
@@ -214,15 +217,7 @@ async def test_books_that_do_not_balance_fail_though_all_that_is_there_follows_f
 ) -> None:
     async with tampered(recorded, tmp_path, lambda record: record.value) as log:
         whole = await verify_run(log, RUN, games=False)
-        lost = GameAbandoned(
-            event_id="lost",
-            run_id=RUN,
-            occurred_at_ms=1,
-            game_id="g",
-            game_index=45,
-            split="train",
-            reason="",
-        )
+        lost = made(GameAbandoned, run_id=RUN, game_id="g", game_index=45, reason="")
         await log.append([record_from_event(lost)])
         report = await verify_run(log, RUN, games=False)
         alone = await audit_run(log, RUN)

@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 
 from unstable_stream.cli import app
 
+pytestmark = pytest.mark.longer
+
 RECORDING = Path(__file__).with_name("run-of-0.2.tar.gz")
 """Two runs on TicTacToe and SimpleTak: one was killed and resumed, one is its fork."""
 RUN = "recorded-20261127-184742-2f26"

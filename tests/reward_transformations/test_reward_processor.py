@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.builders import made
 from tests.model_pool.outcomes import make_outcome
 from tests.reward_transformations.trajectories import RUN, make_trajectory, make_turn
 from unstable_stream.errors import EventError
@@ -65,7 +66,8 @@ def test_each_turn_becomes_a_step_with_every_stage_of_its_reward() -> None:
     processor = _processor()
     _steps(processor, make_trajectory(game_index=3, rewards={0: -1.0, 1: 1.0}))
     first, second = _steps(processor, trajectory)
-    assert first == Step(
+    assert first == made(
+        Step,
         event_id=step_id(trajectory_id(trajectory.game_id, 0), 0),
         run_id=RUN,
         occurred_at_ms=trajectory.occurred_at_ms,
@@ -73,8 +75,6 @@ def test_each_turn_becomes_a_step_with_every_stage_of_its_reward() -> None:
         game_id=trajectory.game_id,
         game_index=4,
         env_id="Env-v0",
-        seat=0,
-        turn_index=0,
         num_turns=2,
         model_uid="ckpt-000003",
         policy_version=3,

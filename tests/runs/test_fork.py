@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import made
 from tests.workers.test_game_schedule import checkpoint, config, outcome, update
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import (
@@ -13,8 +14,6 @@ from unstable_stream.events import (
     GameStarted,
     RunStarted,
     checkpoint_uid,
-    event_id,
-    game_id,
 )
 from unstable_stream.learners import prune_optimizer_states
 from unstable_stream.log.local.log import LocalLog
@@ -42,14 +41,12 @@ async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
 
 
 def started_game(index: int, at_ms: int, split: str = "train") -> GameStarted:
-    return GameStarted(
-        event_id=event_id(PARENT, "game-started", split, index),
+    return made(
+        GameStarted,
         run_id=PARENT,
         occurred_at_ms=at_ms,
-        game_id=game_id(PARENT, split, index),
         game_index=index,
         split=split,
-        env_id="TicTacToe-v0-train",
         seed=2 * index,
         seats=(),
     )
@@ -151,12 +148,11 @@ def test_a_fork_keeps_what_its_checkpoint_is_bound_to(override: str, message: st
 
 
 def _fork_started(update_number: int, games: int) -> RunStarted:
-    return RunStarted(
-        event_id=event_id(PARENT, "run-started"),
+    return made(
+        RunStarted,
         run_id=PARENT,
         occurred_at_ms=0,
         name="fork",
-        seed=0,
         config=config().model_dump(mode="json"),
         parent_run_id="the-parent",
         parent_update=update_number,

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.builders import made
 from unstable_stream.errors import RunError
 from unstable_stream.events import (
     Checkpoint,
@@ -18,7 +19,6 @@ from unstable_stream.events import (
     RunFinished,
     RunResumed,
     RunStarted,
-    checkpoint_uid,
     event_id,
 )
 from unstable_stream.events.run_ids import pick_run
@@ -74,24 +74,11 @@ def finished(run: str, number: int, outcome: str, updates: int = 0) -> RunFinish
 
 
 def update(run: str, number: int) -> LearnerUpdate:
-    return LearnerUpdate(
-        event_id=event_id(run, "learner-update", number),
-        run_id=run,
-        occurred_at_ms=1,
-        update=number,
-        step_ids=(),
-    )
+    return made(LearnerUpdate, run_id=run, update=number)
 
 
 def checkpoint(run: str, iteration: int) -> Checkpoint:
-    return Checkpoint(
-        event_id=event_id(run, "checkpoint", iteration),
-        run_id=run,
-        occurred_at_ms=1,
-        model_uid=checkpoint_uid(iteration),
-        iteration=iteration,
-        path=None,
-    )
+    return made(Checkpoint, run_id=run, iteration=iteration)
 
 
 def folded(*events: Event) -> RunHistory:

@@ -4,6 +4,7 @@ import pickle
 
 import msgspec
 
+from tests.builders import made
 from tests.model_pool.outcomes import RUN, make_outcome
 from unstable_stream.events import Action, GameAbandoned, GameOutcome
 from unstable_stream.runs.config import parse_config
@@ -30,15 +31,7 @@ def test_it_does_not_grow_with_games() -> None:
 
 def test_a_game_given_up_is_not_counted_when_it_is_finished_later() -> None:
     view, outcome = RunView(RUN, CONFIG), _outcome(3)
-    abandoned = GameAbandoned(
-        event_id="abandoned",
-        run_id=RUN,
-        occurred_at_ms=0,
-        game_id=outcome.game_id,
-        game_index=outcome.game_index,
-        split=outcome.split,
-        reason="cut off",
-    )
+    abandoned = made(GameAbandoned, outcome, run_id=RUN, reason="cut off")
     for event in (abandoned, outcome, _outcome(4)):
         view.apply(event)
     assert (view.abandoned, view.games["train"]) == (1, 1)

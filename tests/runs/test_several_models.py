@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.builders import made
 from tests.workers.test_game_schedule import RUN, config
 from tests.workers.test_several_models import SEATS, checkpoint, update
 from unstable_stream.errors import ConfigError, RunError
@@ -30,12 +31,11 @@ POINT = Fork(RUN, update=2, games=0, checkpoints=())
 
 
 def run_started() -> RunStarted:
-    return RunStarted(
-        event_id=event_id(RUN, "run-started"),
+    return made(
+        RunStarted,
         run_id=RUN,
         occurred_at_ms=0,
         name="several",
-        seed=0,
         config=SETTINGS.model_dump(mode="json"),
         package_version="0",
     )

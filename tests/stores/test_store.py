@@ -18,6 +18,8 @@ from unstable_stream.errors import ConfigError, StoreError, StoreUnavailableErro
 from unstable_stream.stores import HostCache, Store, store_wait_s
 from unstable_stream.stores.store import ThisHostError, is_passing
 
+pytestmark = pytest.mark.longer
+
 
 @pytest.fixture(params=["memory", "file", "s3"])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:

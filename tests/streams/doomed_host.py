@@ -1,9 +1,8 @@
-"""A process that hosts both processors and kills itself at a call to the log: ``LOG POINT OCCURRENCE``."""
+"""Both processors of a run, hosted to the end of the log, or killed at a call to it."""
 
 import asyncio
 import os
 import signal
-import sys
 from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
@@ -47,8 +46,8 @@ async def host_both(path: Path, told: Told = lambda call, about: None) -> None:
             await host_processors(sinks, stop=stop, max_records=BATCH)
 
 
-def main() -> None:
-    path, fatal, occurrence = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+def die_at(path: Path, fatal: str, occurrence: int) -> None:
+    """Host both, and die at a call to the log."""
     reached = Counter[str]()
 
     def die(call: str, about: Collection[TopicPartition]) -> None:
@@ -57,7 +56,3 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     asyncio.run(host_both(path, die))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,20 +1,16 @@
-"""A log to try plug-ins on, local or Kafka, with topics of its own on a shared broker; and a process to kill.
-
-Run as ``python -m tests.streams.plugin_bench LOCATION DATA SUFFIX CALL OCCURRENCE`` it hosts
-:func:`counting` until the end, and kills itself when it makes a call to the log for the given time.
-"""
+"""A log to try plug-ins on, local or Kafka, with topics of its own on a shared broker."""
 
 import asyncio
 import dataclasses
 import os
 import signal
-import sys
 import uuid
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from tests.log.harness import topics_of_one_partition
 from tests.streams.tapped_log import Told, tapped
@@ -28,7 +24,7 @@ from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.streams.plugins import Plugin
 from unstable_stream.streams.plugins.host import PluginCounters, run_plugin
 
-__all__ = ["PluginBench", "counting"]
+__all__ = ["PluginBench", "bench", "counting", "local", "run_until_killed"]
 
 BATCH = 7
 _SHARED = (Metrics.TOPIC, RecordRejected.TOPIC)
@@ -133,6 +129,20 @@ class PluginBench:
         await self.log.close()
 
 
+@pytest.fixture
+async def bench(location: str, tmp_path: Path) -> AsyncIterator[PluginBench]:
+    opened = await PluginBench.open(location, tmp_path)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def local(tmp_path: Path) -> AsyncIterator[PluginBench]:
+    opened = await PluginBench.open("local", tmp_path)
+    yield opened
+    await opened.close()
+
+
 def delete_on_kafka(location: str, positions: Mapping[TopicPartition, int]) -> None:
     """Delete the beginning of partitions, as retention does."""
     from confluent_kafka import TopicPartition as KafkaPartition
@@ -144,7 +154,8 @@ def delete_on_kafka(location: str, positions: Mapping[TopicPartition, int]) -> N
         future.result(30)
 
 
-async def _until_killed(location: str, directory: Path, suffix: str, call: str, occurrence: int) -> None:
+def run_until_killed(location: str, directory: Path, suffix: str, call: str, occurrence: int) -> None:
+    """Host :func:`counting`, and die at a call to the log."""
     reached = Counter[str]()
 
     def die(name: str, about: Collection[TopicPartition]) -> None:
@@ -152,10 +163,9 @@ async def _until_killed(location: str, directory: Path, suffix: str, call: str, 
         if name == call and reached[name] == occurrence:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    data = DataDir(directory)
-    async with opened_log(location, data.log) as log:
-        await PluginBench(log, location, data, suffix).run(counting(suffix), told=die)
+    async def host() -> None:
+        data = DataDir(directory)
+        async with opened_log(location, data.log) as log:
+            await PluginBench(log, location, data, suffix).run(counting(suffix), told=die)
 
-
-if __name__ == "__main__":
-    asyncio.run(_until_killed(sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5])))
+    asyncio.run(host())

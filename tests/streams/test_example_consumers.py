@@ -8,6 +8,7 @@ import pytest
 import structlog
 
 from tests.archive.history import made_up_run
+from tests.builders import made
 from unstable_stream.events import (
     Action,
     Event,
@@ -75,16 +76,12 @@ def trajectory(index: int, version: int, *completions: Sequence[int], split: str
         model_uid=f"ckpt-{version:06d}",
         policy_version=version,
         turns=tuple(
-            Turn(
+            made(
+                Turn,
                 turn_index=turn,
                 game_turn=turn,
-                observation="",
-                prompt="",
-                prompt_token_ids=pack_tokens([1]),
-                completion="",
                 completion_token_ids=pack_tokens(tokens),
                 logprobs=pack_floats([0.0] * len(tokens)),
-                finish_reason="stop",
                 action="",
             )
             for turn, tokens in enumerate(completions)

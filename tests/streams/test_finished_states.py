@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import made
 from tests.log.harness import topics_of_one_partition
 from tests.model_pool.outcomes import RUN
 from tests.streams.hosted_games import OTHER_RUN, events, games
@@ -123,15 +124,14 @@ async def test_a_killed_run_is_over_when_it_is_silent_for_long(log: LocalLog, ow
     over = await found(31, 30)
     assert {each.run_id for each in over} == {RUN}
     # A game is started: the run lives.
-    living = GameStarted(
+    living = made(
+        GameStarted,
         event_id="alive",
         run_id=RUN,
         occurred_at_ms=began + 20 * day_ms,
         game_id="alive",
         game_index=100,
-        split="train",
         env_id="Env-0",
-        seed=0,
         seats=(),
     )
     await log.append([record_from_event(living)])

@@ -28,6 +28,8 @@ from unstable_stream.streams.processors import RATINGS, host_processors, rating_
 from unstable_stream.streams.run_configs import RunDirectory
 from unstable_stream.streams.snapshots import SnapshotPace
 
+pytestmark = pytest.mark.longer
+
 CONFIG = parse_config({"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]})
 OUTCOMES = TopicPartition(GameOutcome.TOPIC, 0)
 

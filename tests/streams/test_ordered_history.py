@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,6 +11,8 @@ import pytest
 
 from tests.archive.history import made_up_run
 from tests.streams.plugin_bench import PluginBench
+from tests.streams.plugin_bench import bench as bench  # a fixture
+from tests.streams.plugin_bench import local as local  # a fixture
 from unstable_stream.archive import records
 from unstable_stream.errors import ArchiveError, ConfigError, UnknownTopicError
 from unstable_stream.events import GameOutcome, Metrics, Trajectory
@@ -20,24 +22,9 @@ from unstable_stream.streams.ordered_history import ArchiveHistory, History, Log
 from unstable_stream.streams.record_filter import RecordFilter, parse_condition
 from unstable_stream.workers.archiver import run_archiver
 
+pytestmark = pytest.mark.longer
+
 ALL = Slice()
-
-
-@pytest.fixture(params=["local", "kafka"])
-async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[PluginBench]:
-    location = "local"
-    if request.param == "kafka":
-        location = f"kafka://{request.getfixturevalue('kafka_bootstrap')}"
-    opened = await PluginBench.open(location, tmp_path)
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
-async def local(tmp_path: Path) -> AsyncIterator[PluginBench]:
-    opened = await PluginBench.open("local", tmp_path)
-    yield opened
-    await opened.close()
 
 
 async def stream(source: History, wanted: Slice = ALL) -> list[StoredRecord]:

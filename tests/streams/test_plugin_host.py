@@ -3,19 +3,21 @@
 import asyncio
 import contextlib
 import dataclasses
-import signal
 import sqlite3
-import sys
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from tests.archive.history import made_up_run
-from tests.streams.plugin_bench import PluginBench, counting
+from tests.builders import made
+from tests.forks import assert_killed
+from tests.streams.plugin_bench import PluginBench, counting, run_until_killed
+from tests.streams.plugin_bench import bench as bench  # a fixture
+from tests.streams.plugin_bench import local as local  # a fixture
 from tests.streams.tapped_log import Told
 from unstable_stream import Context, consumer
 from unstable_stream.errors import PluginError, UnknownTopicError
@@ -29,24 +31,9 @@ from unstable_stream.streams.plugins import host as plugin_host
 from unstable_stream.streams.plugins.host import run_plugin
 from unstable_stream.streams.plugins.state import PluginStates
 
+pytestmark = pytest.mark.longer
+
 STEPS_A_RUN = 46  # of made_up_run with six updates
-
-
-@pytest.fixture(params=["local", "kafka"])
-async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[PluginBench]:
-    location = "local"
-    if request.param == "kafka":
-        location = f"kafka://{request.getfixturevalue('kafka_bootstrap')}"
-    opened = await PluginBench.open(location, tmp_path)
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
-async def local(tmp_path: Path) -> AsyncIterator[PluginBench]:
-    opened = await PluginBench.open("local", tmp_path)
-    yield opened
-    await opened.close()
 
 
 def steps_of(run_id: str) -> list[Event]:
@@ -138,13 +125,8 @@ async def test_a_process_killed_by_the_system_counts_every_event_once(
 ) -> None:
     plugin = counting(bench.suffix)
     await bench.publish(steps_of(bench.run_id))
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "tests.streams.plugin_bench", bench.location, str(bench.data.root)),
-        *(bench.suffix, call, str(occurrence)),
-    )
-    async with asyncio.timeout(60):
-        assert await process.wait() == -signal.SIGKILL
+    place = (bench.location, bench.data.root, bench.suffix)
+    await asyncio.to_thread(assert_killed, run_until_killed, *place, call, occurrence)
     await bench.run(plugin)
     assert await numbered(bench, plugin)
 
@@ -414,20 +396,7 @@ async def test_failing_at_dead_letters_makes_no_further_ones(local: PluginBench)
     def morbid(event: RecordRejected, context: Context) -> None:
         raise ValueError("no")
 
-    await local.publish(
-        [
-            RecordRejected(
-                event_id="x",
-                run_id="",
-                occurred_at_ms=1,
-                consumer="c",
-                topic="t",
-                partition=0,
-                offset=0,
-                reason="r",
-            )
-        ]
-    )
+    await local.publish([made(RecordRejected, run_id="", consumer="c", topic="t", reason="r")])
     assert (await local.run(morbid)).rejected == 1
     assert len(await local.stored("dead-letters")) == 1
 
@@ -531,13 +500,12 @@ def test_what_a_plugin_sets_aside_says_nothing_about_the_run() -> None:
     """The run's own consumers may have read it, so the audit must not take its steps for set aside."""
     ledger = Ledger(RunStatus("r"))
     for consumer_group, expected in (("plugin/moody", 0), ("reward-processor/r", 1)):
-        letter = RecordRejected(
+        letter = made(
+            RecordRejected,
             event_id=consumer_group,
             run_id="r",
-            occurred_at_ms=1,
             consumer=consumer_group,
             topic="trajectories",
-            partition=0,
             offset=3,
             reason="r",
         )

@@ -1,8 +1,6 @@
 """The generic processor host on a real local log: effectively once, restart, rejection, sharing, kill -9."""
 
 import asyncio
-import signal
-import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -10,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.forks import assert_killed
 from tests.log.harness import share_out, topics_of_one_partition
 from tests.reward_transformations.trajectories import RUN, make_trajectory
-from tests.streams.doomed_host import RATINGS, REWARDS, host_both, make_ratings, make_rewards
+from tests.streams.doomed_host import RATINGS, REWARDS, die_at, host_both, make_ratings, make_rewards
 from tests.streams.hosted_games import (
     OTHER_RUN,
     assert_exactly_once,
@@ -42,6 +41,8 @@ from unstable_stream.streams.fold_sink import FoldSink, Processor, ProcessorSpec
 from unstable_stream.streams.processor import group_of
 from unstable_stream.streams.processors import host_processors
 from unstable_stream.streams.run_configs import RunDirectory
+
+pytestmark = pytest.mark.longer
 
 MAKERS = (make_rewards, make_ratings)
 GARBAGE = garbage()
@@ -408,10 +409,7 @@ KILLS = (
 @pytest.mark.parametrize(("call", "occurrence"), KILLS)
 async def test_kill_between_commit_steps(path: Path, log: LocalLog, call: str, occurrence: int) -> None:
     await log.append([*games(0, 12), GARBAGE, *games(12, 12)])
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.streams.doomed_host", str(path), call, str(occurrence)
-    )
-    assert await process.wait() == -signal.SIGKILL
+    await asyncio.to_thread(assert_killed, die_at, path, call, occurrence)
     await host_both(path)
     await assert_exactly_once(log, MAKERS)
     assert [e.record_value for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)] == [

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.builders import made
 from tests.log.harness import topics_of_one_partition
 from tests.model_pool.outcomes import RUN
 from tests.streams.hosted_games import OTHER_RUN, events, forget_snapshots, games
@@ -231,12 +232,11 @@ async def test_without_snapshots_only_runs_that_lost_records_are_set_aside(log: 
 
 async def _begun_with(log: LocalLog, run_id: str, partitions: int) -> RunStarted:
     """Return the start of a run when ``trajectories`` had so many partitions."""
-    return RunStarted(
+    return made(
+        RunStarted,
         event_id=f"{run_id} began",
         run_id=run_id,
-        occurred_at_ms=0,
         name=run_id,
-        seed=0,
         config=_settings(),
         log_id=await log.log_id(),
         start_offsets={Trajectory.TOPIC: (0,) * partitions},

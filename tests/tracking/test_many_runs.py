@@ -25,6 +25,8 @@ from unstable_stream.runs.recording import finish_run, start_run
 from unstable_stream.runs.run_view import RunView
 from unstable_stream.tracking.many_runs import render_runs, watch_runs
 
+pytestmark = pytest.mark.longer
+
 DEADLINE_S = 60.0
 
 

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.builders import made
 from tests.proofs.test_audit import checkpoint, history, update
 from unstable_stream.errors import LogUnavailableError, ServiceError
 from unstable_stream.events import Event, Metrics, RecordRejected, RunFinished, RunStarted, event_id
@@ -26,6 +27,8 @@ from unstable_stream.log.topics import load_topics
 from unstable_stream.tracking.log_state import MonitorState
 from unstable_stream.tracking.prometheus import exposition, run_monitor
 from unstable_stream.tracking.service_reports import ARCHIVER, LAUNCHER, archived_values
+
+pytestmark = pytest.mark.longer
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 60.0
@@ -50,16 +53,7 @@ def metrics(source: str, values: dict[str, float], run: str = "run-test") -> Met
 
 
 def rejected(consumer: str, run: str) -> RecordRejected:
-    return RecordRejected(
-        event_id="r",
-        run_id=run,
-        occurred_at_ms=1,
-        consumer=consumer,
-        topic="steps",
-        partition=0,
-        offset=3,
-        reason="EventDecodeError: no",
-    )
+    return made(RecordRejected, run_id=run, consumer=consumer, offset=3, reason="EventDecodeError: no")
 
 
 # -- the fold ---------------------------------------------------------------------------------------

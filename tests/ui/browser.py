@@ -12,13 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from websockets.sync.client import ClientConnection, connect
 
-__all__ = ["BROWSER", "Tab", "opened_tab"]
+__all__ = ["BROWSER", "NEEDS_BROWSER", "Tab", "opened_tab"]
 
 BROWSER: Final = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
+NEEDS_BROWSER: Final = pytest.mark.skipif(BROWSER is None, reason="no browser: apt-get install -y chromium")
 _DEADLINE_S: Final = 60.0
 
 

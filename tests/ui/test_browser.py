@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.archive.history import made_up_run, stored
-from tests.ui.browser import BROWSER, Tab
+from tests.ui.browser import NEEDS_BROWSER, Tab
 from tests.ui.conftest import visited
 from unstable_stream.api.place import Place
 from unstable_stream.archive import ArchiveWriter
 from unstable_stream.events import game_id
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no browser: apt-get install -y chromium")
+pytestmark = [pytest.mark.longer, NEEDS_BROWSER]
 
 
 def test_the_list_follows_a_run(tab: Tab, tmp_path: Path) -> None:

@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from tests.api.untrained_run import record_untrained_run
-from tests.ui.browser import BROWSER, Tab
+from tests.ui.browser import NEEDS_BROWSER, Tab
 from tests.ui.conftest import visited
 from unstable_stream.api.place import Place
 from unstable_stream.archive import query
 from unstable_stream.workers.archiver import run_archiver
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no browser: apt-get install -y chromium")
+pytestmark = NEEDS_BROWSER
 
 _RUN = "run-played"
 _LOADING_S = 240.0

@@ -6,13 +6,13 @@ import pyarrow.parquet
 import pytest
 
 from tests.archive.history import made_up_run, stored
-from tests.ui.browser import BROWSER, Tab
+from tests.ui.browser import NEEDS_BROWSER, Tab
 from tests.ui.conftest import RECORDED, visited
 from unstable_stream.api.place import Place
 from unstable_stream.archive import ArchiveWriter
 from unstable_stream.events import game_id, step_id, trajectory_id
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no browser: apt-get install -y chromium")
+pytestmark = [pytest.mark.longer, NEEDS_BROWSER]
 
 _ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range % 7 = 3"
 _HEADING = "document.querySelector('h1').innerText"

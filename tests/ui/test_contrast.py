@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.ui.browser import BROWSER, Tab
+from tests.ui.browser import NEEDS_BROWSER, Tab
 from tests.ui.conftest import visited
 from unstable_stream.api.place import Place
 from unstable_stream.events import game_id
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no browser: apt-get install -y chromium")
+pytestmark = [pytest.mark.longer, NEEDS_BROWSER]
 
 _GAME = game_id("run-a", "eval", 12)
 _PAGES = (

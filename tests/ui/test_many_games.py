@@ -13,6 +13,8 @@ from unstable_stream.api.games import find_games
 from unstable_stream.api.place import Place
 from unstable_stream.archive import ArchiveWriter, query
 
+pytestmark = pytest.mark.longer
+
 _MOST: float = 12.0
 """Times the bare query; 3 to 5 are usual."""
 

@@ -8,13 +8,13 @@ import pytest
 
 from docs.images.ui import take, take_play
 from tests.api.untrained_run import record_untrained_run
-from tests.ui.browser import BROWSER
+from tests.ui.browser import NEEDS_BROWSER
 from unstable_stream.api.place import Place
 from unstable_stream.archive import query
 from unstable_stream.events import game_id
 from unstable_stream.workers.archiver import run_archiver
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no browser: apt-get install -y chromium")
+pytestmark = [pytest.mark.longer, NEEDS_BROWSER]
 
 _DOCS = Path(__file__).parents[2] / "docs"
 

@@ -15,6 +15,8 @@ from unstable_stream.errors import RunError
 from unstable_stream.ui import Site
 from unstable_stream.views.run_list import life_of, list_runs
 
+pytestmark = pytest.mark.longer
+
 
 def test_a_run_has_state_progress_win_rate_speed_and_trouble(archive: Path) -> None:
     one, other = sorted(list_runs(archive), key=lambda run: run.run_id)

@@ -14,6 +14,8 @@ from unstable_stream.archive import ArchiveWriter
 from unstable_stream.archive_address import ARCHIVE_VARIABLE
 from unstable_stream.ui import Site
 
+pytestmark = pytest.mark.longer
+
 _PAGES = 20
 
 

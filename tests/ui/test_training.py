@@ -8,15 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.ui.browser import BROWSER, opened_tab
+from tests.ui.browser import NEEDS_BROWSER, opened_tab
 from tests.ui.conftest import serving
 from tests.whole_run.processes import CONFIG, DEADLINE_S, command_line, environment, run_command
 from unstable_stream.api.place import Place
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(BROWSER is None, reason="no browser: apt-get install -y chromium"),
-]
+pytestmark = [pytest.mark.slow, NEEDS_BROWSER]
 
 _PATIENCE_S = 120.0
 _UPDATES = "Number(/([0-9,]+) of 5,000 updates/.exec(document.body.innerText)?.[1].replace(',', '') ?? -1)"

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from tests.archive.history import made_up_run, stored
+from tests.builders import made
 from unstable_stream.archive import ArchiveWriter
 from unstable_stream.events import (
     CollapseWarning,
@@ -45,12 +46,11 @@ def _with_attack(event: Event) -> Event:
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "archive.duckdb"
     events = [_with_attack(event) for event in made_up_run()]
-    rejected = RecordRejected(
+    rejected = made(
+        RecordRejected,
         event_id=event_id("run-a", "record-rejected", "learner", "steps", 1, 5),
         run_id="run-a",
         occurred_at_ms=1_700_000_000_000,
-        consumer="learner",
-        topic="steps",
         partition=1,
         offset=5,
         reason="EventDecodeError: malformed <b>JSON</b>",

@@ -9,6 +9,8 @@ import pytest
 
 from unstable_stream.views.report import write_report
 
+pytestmark = pytest.mark.longer
+
 _BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 

@@ -18,6 +18,8 @@ from unstable_stream.cli import report
 from unstable_stream.errors import ReportError, UnstableStreamError
 from unstable_stream.views.report import write_report
 
+pytestmark = pytest.mark.longer
+
 _LOADING = {"src", "href", "srcset", "data", "action", "poster", "formaction", "background"}
 
 

@@ -15,7 +15,7 @@ from unstable_stream.log.open import opened_log
 from unstable_stream.log.reading import read_to_end, readable_events
 from unstable_stream.runs.data_dir import DataDir
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.longer, pytest.mark.timeout(600)]
 
 
 def recorded(data: DataDir, run_id: str) -> list[Event]:

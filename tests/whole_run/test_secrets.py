@@ -14,7 +14,7 @@ from unstable_stream.launch.launcher import Backend, launch
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.longer, pytest.mark.timeout(600)]
 
 KEY = "sk-secret-0123456789abcdef"
 KEY_ENV = "TEST_ENDPOINT_KEY"

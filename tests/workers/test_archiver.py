@@ -23,6 +23,8 @@ from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.workers.archiver import GROUP, run_archiver
 
+pytestmark = pytest.mark.longer
+
 _FAST_S = 0.02
 
 
@@ -200,8 +202,7 @@ def dying_store(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
 async def test_death_around_the_store_loses_nothing_and_repeats_nothing(
     log: LocalLog, archive_at: Archives, dying_store: Callable[[bool], None], after: bool
 ) -> None:
-    events = made_up_run()
-    await _publish(log, events)
+    await _publish(log, made_up_run(updates=2))
     await log.append([Record("metrics", "plug-in", b"bad", {}, 1_000)])
     path = archive_at("a")
     dying_store(after)
@@ -235,7 +236,7 @@ class _Killed(BaseException):
 async def test_death_at_any_call_to_the_log_loses_nothing_and_repeats_nothing(
     log: LocalLog, archive_at: Archives, call: str, occurrence: int
 ) -> None:
-    await _publish(log, made_up_run())
+    await _publish(log, made_up_run(updates=2))
     await log.append([Record("metrics", "plug-in", b"bad", {}, 1_000)])
     made = Counter[str]()
 

@@ -32,6 +32,8 @@ from unstable_stream.streams.tiered_log import with_archive
 from unstable_stream.views.report.reading import read_run
 from unstable_stream.workers.archiver import run_archiver
 
+pytestmark = pytest.mark.longer
+
 AT = TopicPartition("game-outcomes", 0)
 EACH = 40
 _SETTINGS = {"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]}

@@ -40,6 +40,8 @@ from unstable_stream.workers import learner as learner_module
 from unstable_stream.workers.checkpoint_home import CheckpointHome, DirectoryHome, StoredHome
 from unstable_stream.workers.learner import LearnerService
 
+pytestmark = pytest.mark.longer
+
 
 @pytest.fixture
 async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:

@@ -42,6 +42,8 @@ from unstable_stream.workers.collector_snapshot import (
 from unstable_stream.workers.engine import LocalEngine
 from unstable_stream.workers.game_schedule import GameSchedule, ScheduleState
 
+pytestmark = pytest.mark.longer
+
 OFTEN = SnapshotPace(events=5, times_its_size=0)
 TOPICS = topics_of_collector(config())
 SCOPE = f"collector/{RUN}/{'+'.join(TOPICS)}/all"

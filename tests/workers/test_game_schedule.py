@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.builders import made
 from tests.model_pool.outcomes import make_outcome
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import (
@@ -26,7 +27,6 @@ from unstable_stream.events import (
     event_id,
     pack_floats,
     pack_tokens,
-    trajectory_id,
 )
 from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.log.port import StoredRecord
@@ -60,11 +60,9 @@ def config(**sections: Any) -> RunConfig:
 
 
 def checkpoint(iteration: int) -> Checkpoint:
-    return Checkpoint(
-        event_id=event_id(RUN, "checkpoint", iteration),
-        run_id=RUN,
+    return made(
+        Checkpoint,
         occurred_at_ms=iteration,
-        model_uid=checkpoint_uid(iteration),
         iteration=iteration,
         path=f"/checkpoints/{iteration}" if iteration else None,
         parent_uid=checkpoint_uid(iteration - 1) if iteration else None,
@@ -72,15 +70,9 @@ def checkpoint(iteration: int) -> Checkpoint:
 
 
 def outcome(game: GameStarted, turns: int = 3, invalid_seat: int | None = None) -> GameOutcome:
-    return GameOutcome(
-        event_id=event_id(RUN, "game-outcome", game.game_id),
-        run_id=RUN,
-        occurred_at_ms=1,
-        game_id=game.game_id,
-        game_index=game.game_index,
-        split=game.split,
-        env_id=game.env_id,
-        seed=game.seed,
+    return made(
+        GameOutcome,
+        game,
         seats=tuple(
             SeatResult(
                 seat=seat.seat,
@@ -100,9 +92,8 @@ def outcome(game: GameStarted, turns: int = 3, invalid_seat: int | None = None) 
 
 
 def update(number: int, trained: int, dropped: int = 0) -> LearnerUpdate:
-    return LearnerUpdate(
-        event_id=event_id(RUN, "learner-update", number),
-        run_id=RUN,
+    return made(
+        LearnerUpdate,
         occurred_at_ms=number,
         update=number,
         step_ids=tuple(f"t{number}-{i}" for i in range(trained)),
@@ -307,17 +298,7 @@ def test_an_abandoned_game_is_no_longer_in_flight() -> None:
     schedule.apply(checkpoint(0))
     game = schedule.next_games(0)[0]
     schedule.apply(game)
-    schedule.apply(
-        GameAbandoned(
-            event_id="x",
-            run_id=RUN,
-            occurred_at_ms=0,
-            game_id=game.game_id,
-            game_index=game.game_index,
-            split=game.split,
-            reason="test",
-        )
-    )
+    schedule.apply(made(GameAbandoned, game))
     assert not schedule.in_flight
 
 
@@ -370,15 +351,7 @@ def test_a_game_given_up_that_finishes_after_all_counts_its_steps() -> None:
     schedule.apply(checkpoint(0))
     game = schedule.next_games(0)[0]
     schedule.apply(game)
-    given_up = GameAbandoned(
-        event_id=event_id(RUN, "game-abandoned", game.game_id),
-        run_id=RUN,
-        occurred_at_ms=0,
-        game_id=game.game_id,
-        game_index=game.game_index,
-        split=game.split,
-        reason="test",
-    )
+    given_up = made(GameAbandoned, game)
     for event in (given_up, outcome(game), given_up, outcome(game)):
         schedule.apply(event)
     assert not schedule.in_flight
@@ -400,11 +373,9 @@ def test_steps_found_lost_are_not_pending_any_more() -> None:
     schedule.apply(checkpoint(0))
     play_all(schedule, "train", [])
     assert schedule.next_games(0) == []
-    lost = StepsDropped(
+    lost = made(
+        StepsDropped,
         event_id=event_id(RUN, "steps-dropped", 1, "a"),
-        run_id=RUN,
-        occurred_at_ms=0,
-        update=1,
         dropped=tuple(DroppedStep(f"s{i}", "expired") for i in range(schedule.pending_steps)),
     )
     schedule.apply(lost)
@@ -421,32 +392,14 @@ def test_steps_of_a_trajectory_that_was_set_aside_are_not_pending(host: str | No
     pending = schedule.pending_steps
     seat = next(seat for seat in games[0].seats if seat.trained)
     turns = next(result.turns for result in outcome(games[0]).seats if result.seat == seat.seat)
-    turn = Turn(
-        turn_index=0,
-        game_turn=0,
-        observation="",
-        prompt="",
-        prompt_token_ids=pack_tokens([1]),
-        completion="",
-        completion_token_ids=pack_tokens([1]),
-        logprobs=pack_floats([0.0]),
-        finish_reason="stop",
-        action="",
-    )
-    view = Trajectory(
-        event_id=trajectory_id(games[0].game_id, seat.seat),
-        run_id=RUN,
-        occurred_at_ms=0,
-        game_id=games[0].game_id,
-        game_index=games[0].game_index,
-        split="train",
-        env_id=games[0].env_id,
-        seed=games[0].seed,
+    turn = made(Turn, completion_token_ids=pack_tokens([1]), logprobs=pack_floats([0.0]), action="")
+    view = made(
+        Trajectory,
+        games[0],
         seat=seat.seat,
         model_uid=seat.model_uid,
         trained=True,
         turns=(turn,) * turns,
-        rewards={},
         reward=0.0,
         reason="",
     )
@@ -510,15 +463,7 @@ def test_it_does_not_grow_with_the_games_played() -> None:
 
 
 def given_up(game: GameStarted) -> GameAbandoned:
-    return GameAbandoned(
-        event_id=event_id(RUN, "game-abandoned", game.game_id),
-        run_id=RUN,
-        occurred_at_ms=1,
-        game_id=game.game_id,
-        game_index=game.game_index,
-        split=game.split,
-        reason="gone",
-    )
+    return made(GameAbandoned, game, reason="gone")
 
 
 def test_games_of_an_unknown_split_change_nothing() -> None:

@@ -5,12 +5,16 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from tests.workers.test_rollout import ENV, games_of, read, started
 from unstable_stream.events import GameAbandoned, GameOutcome, GameStarted
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.workers.hung_games import HungGames
+
+pytestmark = pytest.mark.longer
 
 
 def test_a_call_that_does_not_return_is_told_with_its_game() -> None:

@@ -12,6 +12,7 @@ import pytest
 import structlog
 from safetensors.torch import load_file, save_file
 
+from tests.builders import made
 from tests.reward_transformations.trajectories import make_trajectory
 from unstable_stream.collapse import CollapseWatch, Sign
 from unstable_stream.errors import CheckpointError, FencedError, LearnerError, OffsetOutOfRangeError
@@ -32,7 +33,6 @@ from unstable_stream.events import (
     game_id,
     pack_floats,
     pack_tokens,
-    step_id,
     trajectory_id,
 )
 from unstable_stream.inference.base_model import resolve_model
@@ -49,6 +49,8 @@ from unstable_stream.workers import learner as learner_module
 from unstable_stream.workers.game_schedule import GameSchedule
 from unstable_stream.workers.learner import LearnerService
 from unstable_stream.workers.learner_progress import read_progress
+
+pytestmark = pytest.mark.longer
 
 RUN = "learner-test"
 UPDATES = 4
@@ -83,27 +85,23 @@ def config(**learner: Any) -> RunConfig:
 
 def steps(count: int = STEPS, first_game: int = 0) -> list[Step]:
     rng = random.Random(first_game)
-    made: list[Step] = []
+    built: list[Step] = []
     for index in range(count):
         game_index = first_game + index // TURNS
         game = game_id(RUN, "train", game_index)
         trajectory = trajectory_id(game, 0)
         reward = rng.uniform(-1, 1)
         length = rng.randint(1, 3)
-        made.append(
-            Step(
-                event_id=step_id(trajectory, index % TURNS),
+        built.append(
+            made(
+                Step,
                 run_id=RUN,
                 occurred_at_ms=game_index,
                 trajectory_id=trajectory,
                 game_id=game,
                 game_index=game_index,
-                env_id="TicTacToe-v0-train",
-                seat=0,
                 turn_index=index % TURNS,
                 num_turns=TURNS,
-                model_uid=checkpoint_uid(0),
-                policy_version=0,
                 prompt_token_ids=pack_tokens(rng.choices(range(2, 30), k=rng.randint(4, 12))),
                 completion_token_ids=pack_tokens(rng.choices(range(2, 30), k=length)),
                 logprobs=pack_floats([-4.0] * length),
@@ -112,7 +110,7 @@ def steps(count: int = STEPS, first_game: int = 0) -> list[Step]:
                 reward=reward,
             )
         )
-    return made
+    return built
 
 
 @pytest.fixture
@@ -575,26 +573,15 @@ async def test_told_to_stop_it_ends_after_the_update_and_can_go_on(tmp_path: Pat
 
 def lost_game(index: int) -> GameOutcome:
     game = game_id(RUN, "train", index)
-    return GameOutcome(
-        event_id=event_id(RUN, "game-outcome", game),
+    return made(
+        GameOutcome,
         run_id=RUN,
         occurred_at_ms=index,
         game_id=game,
         game_index=index,
-        split="train",
-        env_id="TicTacToe-v0-train",
         seed=index,
         seats=(
-            SeatResult(
-                seat=0,
-                model_uid=checkpoint_uid(0),
-                kind="checkpoint",
-                reward=-1.0,
-                rank=1,
-                trained=True,
-                turns=4,
-                invalid_moves=1,
-            ),
+            made(SeatResult, reward=-1.0, rank=1, trained=True, turns=4, invalid_moves=1),
             SeatResult(seat=1, model_uid="random-legal", kind="scripted", reward=1.0, rank=0, turns=4),
         ),
         reason="invalid-move",

@@ -25,6 +25,8 @@ from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.workers.learner_ranks import LearnerGroup
 from unstable_stream.workers.learners import Learners
 
+pytestmark = pytest.mark.longer
+
 MODELS = ("first", "second")
 STEPS = {"first": steps(64), "second": steps(64, first_game=100)}
 

@@ -31,6 +31,8 @@ from unstable_stream.runs.history import RunStatus
 from unstable_stream.runs.recording import start_run
 from unstable_stream.runs.resume import RecordedConfigs, resume_run
 
+pytestmark = pytest.mark.longer
+
 replace = msgspec.structs.replace
 NEVER = 100  # updates between two checkpoints
 

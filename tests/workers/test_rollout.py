@@ -9,6 +9,7 @@ from typing import cast
 import msgspec
 import pytest
 
+from tests.builders import made
 from tests.inference.endpoint import KEY_ENV, Endpoint, completion
 from tests.inference.endpoint import endpoint as endpoint  # a fixture
 from tests.workers.pretend_engine import PretendEngine
@@ -24,7 +25,6 @@ from unstable_stream.events import (
     Seat,
     Trajectory,
     checkpoint_uid,
-    event_id,
     game_id,
 )
 from unstable_stream.inference.base_model import resolve_model
@@ -81,21 +81,11 @@ def worker(log: LocalLog, engine: Engine, settings: RunConfig | None = None) -> 
 
 def started(index: int, env_id: str = ENV) -> GameStarted:
     """Mirror self-play of the initial policy."""
-    ours = Seat(
-        seat=0,
-        model_uid=checkpoint_uid(0),
-        kind="checkpoint",
-        policy_version=0,
-        template="default",
-        trained=True,
-    )
-    return GameStarted(
-        event_id=event_id(RUN, "game-started", "train", index),
+    ours = made(Seat, policy_version=0, template="default", trained=True)
+    return made(
+        GameStarted,
         run_id=RUN,
-        occurred_at_ms=1,
-        game_id=game_id(RUN, "train", index),
         game_index=index,
-        split="train",
         env_id=env_id,
         seed=2 * index,
         seats=(ours, msgspec.structs.replace(ours, seat=1)),
@@ -262,25 +252,11 @@ async def test_a_game_cancelled_before_its_first_move_is_given_up_too(log: Local
 
 
 def checkpoint(iteration: int) -> Checkpoint:
-    return Checkpoint(
-        event_id=event_id(RUN, "checkpoint", iteration),
-        run_id=RUN,
-        occurred_at_ms=0,
-        model_uid=checkpoint_uid(iteration),
-        iteration=iteration,
-        path=None,
-    )
+    return made(Checkpoint, run_id=RUN, iteration=iteration)
 
 
 def update(number: int) -> LearnerUpdate:
-    return LearnerUpdate(
-        event_id=event_id(RUN, "learner-update", number),
-        run_id=RUN,
-        occurred_at_ms=0,
-        update=number,
-        step_ids=(),
-        model_uid=checkpoint_uid(number),
-    )
+    return made(LearnerUpdate, run_id=RUN, update=number, model_uid=checkpoint_uid(number))
 
 
 async def publish(log: LocalLog, *events: Event) -> None:
