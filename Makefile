@@ -12,13 +12,15 @@ unexport PYTHONDONTWRITEBYTECODE
 # Several tests at a time, one more than there are cores, since many wait for processes that they start; two where one is a
 # whole run or starts vLLM. The tests of a module run in one process and share what takes long to make. 5: none was selected.
 PYTEST = $(BIN)/python -m pytest
-# A test of `make test-fast` that takes more fails: ten times what its longest takes.
+# A test of `make test-fast` that takes more CPU time fails: it belongs among the longer ones.
 CPU_LIMIT_S ?= 15
 TEST_JOBS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 DURATIONS = --durations=25 --durations-min=1 --junitxml=$(VENV)/tests-$(1).xml
 SMALL_TESTS = $(PYTEST) -m 'not slow' $(call DURATIONS,small) --numprocesses $(TEST_JOBS) --maxprocesses 4 --dist loadscope $(ARGS)
 FAST_TESTS = $(PYTEST) -m 'not slow and not broker and not store and not longer' --cpu-limit $(CPU_LIMIT_S) --numprocesses logical --maxprocesses 4 --dist loadscope $(ARGS)
-LARGE_TESTS = $(PYTEST) -m 'slow and not long' $(call DURATIONS,large) --numprocesses logical --maxprocesses 2 --dist loadscope --no-loadscope-reorder $(ARGS)
+# Only the files that have slow tests, those of whole runs first: each process would import all others to find none.
+SLOW_FILES = $(if $(filter tests%,$(ARGS)),,$(shell grep -rl 'mark\.slow' tests --include='test_*.py' | sort -r))
+LARGE_TESTS = $(PYTEST) -m 'slow and not long' $(call DURATIONS,large) --numprocesses logical --maxprocesses 2 --dist loadscope --no-loadscope-reorder $(SLOW_FILES) $(ARGS)
 
 .PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env vllm-env dev-env test test-long test-fast lint shape generated format types contracts bench bench-compare bench-peers bench-peers-run gpu-check docs constraints audit-dependencies clean
 
@@ -68,6 +70,7 @@ kafka-down: ## Stop it; its data is kept (ARGS=--delete removes it)
 test: $(VENV)/.dev ## Run the tests (ARGS="-k buffer" …)
 	$(SMALL_TESTS) || test $$? = 5
 	$(LARGE_TESTS) || test $$? = 5
+	$(BIN)/python -m tests.durations $(VENV)/tests-large.xml
 
 test-long: $(VENV)/.dev ## Run the tests that `make test` leaves out: long ones of what changes seldom
 	$(PYTEST) -m long $(ARGS)

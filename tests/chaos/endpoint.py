@@ -46,8 +46,10 @@ class BadEndpoint:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            lines = (line.partition(":") for line in head.lower().splitlines())
-            await reader.readexactly(next(int(size) for name, _, size in lines if name == "content-length"))
+            headers = {
+                name: text for name, _, text in (line.partition(":") for line in head.lower().splitlines())
+            }
+            await reader.readexactly(int(headers["content-length"]))
             kind = "answer"
             if self._random.random() < self._bad:
                 kind = self._random.choice(["limited", "failed", "refused", "nonsense", "stalled", "hung up"])
@@ -55,7 +57,7 @@ class BadEndpoint:
             if kind == "stalled":
                 await asyncio.sleep(_STALL_S)
             if kind != "hung up":
-                writer.write(_response(kind, self._random.randrange(16)))
+                writer.write(_response(kind, self._random.randrange(16), headers.get("authorization", "")))
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
             self.answered["client gone"] += 1  # its worker was killed
@@ -63,9 +65,9 @@ class BadEndpoint:
             writer.close()
 
 
-def _response(kind: str, cell: int) -> bytes:
+def _response(kind: str, cell: int, key: str) -> bytes:
     status = {"limited": 429, "failed": 500, "refused": 400}.get(kind, 200)
-    body = json.dumps({"error": {"message": kind}}).encode()
+    body = json.dumps({"error": {"message": f"{kind}: {key}"}}).encode()
     if kind == "nonsense":
         body = b"<html>a proxy was here</html>"
     elif status == 200:

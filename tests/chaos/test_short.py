@@ -13,22 +13,27 @@ from tests.chaos.table import lines, read_results
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
+KEY = "sk-chaos-0123456789abcdef"
+
+
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the campaign sets for its processes is this test's only."""
-    monkeypatch.setenv(KEY_ENV, "none")
+    monkeypatch.setenv(KEY_ENV, KEY)
     monkeypatch.setenv(CONTROL_ENV, "")
     monkeypatch.setenv("PYTHONPATH", "")
 
 
 async def test_a_run_goes_on_after_stopped_processes_and_a_killed_launcher(tmp_path: Path) -> None:
     (run,) = await do_faults(
-        3, tmp_path / "results", tmp_path, seed=2, only=("stop", LAUNCHER_DIED), updates=20
+        3, tmp_path / "results", tmp_path, seed=2, only=("stop", LAUNCHER_DIED), updates=8
     )
     assert run.failure == ""
     assert run.done.total() == 3
     assert run.updates >= 1
     assert run.endpoint, "the failing endpoint was never asked"
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path for path in files if KEY.encode() in path.read_bytes()] == []
 
 
 async def test_a_run_goes_on_after_kills_at_commit_steps_and_garbage_and_so_does_the_campaign(
@@ -38,7 +43,7 @@ async def test_a_run_goes_on_after_kills_at_commit_steps_and_garbage_and_so_does
     results = tmp_path / "results"
     for wanted in (2, 5):
         work = tmp_path / str(wanted)
-        runs = await do_faults(wanted, results, work, backend="inline", only=faults, seed=4, updates=20)
+        runs = await do_faults(wanted, results, work, backend="inline", only=faults, seed=4, updates=8)
     assert [(run.seed, run.failure) for run in runs] == [(4 + number, "") for number in range(len(runs))]
     assert len(runs) >= 2
     assert sum(run.steps.total() for run in runs) >= 1

@@ -114,6 +114,7 @@ async def test_two_updates_of_a_real_language_model(engine: str, smollm2: Path, 
         pytest.skip("vLLM is not installed: make vllm-env")
     few = (
         f"model={smollm2}",
+        f"backend={'inline' if engine == 'transformers' else 'ray'}",
         "engine.dtype=float32",
         "learner.dtype=float32",
         "learner.iterations=2",

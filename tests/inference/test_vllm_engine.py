@@ -2,11 +2,10 @@
 
 import asyncio
 import importlib.util
-import json
 import math
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from tests.inference.tiny_model import EOS_TOKEN_ID, VOCABULARY, build_adapter
+from tests.learners.conftest import MakeLearner, make_learner
+from tests.learners.test_adapter_proof import check_all, trained
 from unstable_stream.errors import EngineError
-from unstable_stream.games.templates import get_template
 from unstable_stream.inference.engine import (
     Adapter,
     Completion,
@@ -28,11 +28,9 @@ from unstable_stream.inference.engine import (
     ScoresCompletions,
     Tokens,
 )
-from unstable_stream.inference.exploitability import PolicyReader
-from unstable_stream.inference.tokenizer import load_tokenizer
-from unstable_stream.inference.transformers.engine import TransformersEngine
 from unstable_stream.inference.vllm.engine import VllmEngine
-from unstable_stream.tiny_player import tiny_player_path
+
+__all__ = ["make_learner"]
 
 pytestmark = [
     pytest.mark.slow,
@@ -56,27 +54,37 @@ TOLERANCE = 2e-3
 """Absolute, natural log-probabilities in float32 from two implementations of the same model."""
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Beside vLLM's: with more than there are cores each waits for the others."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(tiny_model: Path) -> AsyncIterator[VllmEngine]:
     environment = dict(os.environ)
-    engine = build(tiny_model)
+    arguments = {"max_num_batched_tokens": CHUNK_TOKENS}
+    engine = build(tiny_model, max_loras=MAX_LORAS, extra_engine_args=arguments)
     yield engine
     await engine.close()
     os.environ.clear()
     os.environ.update(environment)
 
 
-def build(model: Path) -> VllmEngine:
+def build(model: Path, *, max_loras: int, extra_engine_args: dict[str, Any]) -> VllmEngine:
     return VllmEngine(
         str(model),
         max_parallel_seq=MAX_PARALLEL,
         max_model_len=MAX_MODEL_LEN,
-        max_loras=MAX_LORAS,
+        max_loras=max_loras,
         lora_rank=8,
         dtype="float32",
         kv_cache_gb=0.25,
         seed=0,
-        extra_engine_args={"max_num_batched_tokens": CHUNK_TOKENS},
+        extra_engine_args=extra_engine_args,
     )
 
 
@@ -407,44 +415,28 @@ async def test_cancelling_the_caller_aborts_the_request_in_vllm(
     assert len((await engine.generate(greedy(0, adapters[2]))).token_ids) == 12
 
 
-async def test_a_policy_is_read_as_by_the_other_engine(tmp_path: Path) -> None:
-    """At every information state of Kuhn poker: of the tiny player, and of an adapter of it.
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def second(tiny_model: Path) -> AsyncIterator[VllmEngine]:
+    """Another engine in the same process. Probes are longer than a chunk, and prompts are cached."""
+    arguments = {"max_num_batched_tokens": 16, "enable_prefix_caching": True}
+    engine = build(tiny_model, max_loras=1, extra_engine_args=arguments)
+    yield engine
+    await engine.close()
 
-    One of its ends stands in the file that vLLM by itself does not ask.
-    """
-    model = Path(shutil.copytree(tiny_player_path(), tmp_path / "model"))
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    ends = load_tokenizer(model).eos_token_ids | {load_tokenizer(model).encode("[4]")[0]}
-    (model / "config.json").write_text(json.dumps(config | {"eos_token_id": sorted(ends)}), encoding="utf-8")
-    adapter = build_adapter(model, tmp_path / "adapter", seed=1)
-    reader = PolicyReader("openspiel:kuhn_poker", load_tokenizer(model), get_template("kuhn-board"))
-    ours = VllmEngine(str(model), max_loras=1, lora_rank=8, dtype="float32", kv_cache_gb=0.25, seed=0)
-    other = TransformersEngine(str(model), device="cpu", dtype="float32", num_threads=1, max_loras=1)
-    try:
-        for which in (None, adapter):
-            found, expected = await reader.read(ours, which), await reader.read(other, which)
-            for here, there in zip(found, expected, strict=True):
-                assert here.illegal_mass == pytest.approx(there.illegal_mass, abs=TOLERANCE)
-                assert here.probabilities == pytest.approx(there.probabilities, abs=TOLERANCE)
-            nash_conv = reader.judge(expected).nash_conv
-            assert reader.judge(found).nash_conv == pytest.approx(nash_conv, abs=4 * TOLERANCE)
-        asked = [GenerationRequest([5], SamplingSettings(200, temperature=2.0), seed=n) for n in range(16)]
-        for engine in (ours, other):
-            answers = await asyncio.gather(*map(engine.generate, asked))
-            assert {answer.token_ids[-1] for answer in answers if answer.finish_reason == "stop"} == ends
-            assert not any(ends.intersection(answer.token_ids[:-1]) for answer in answers)
-    finally:
-        await ours.close()
-        await other.close()
+
+async def test_vllm_plays_proven_adapters_only(
+    second: VllmEngine, make_learner: MakeLearner, tmp_path: Path
+) -> None:
+    proven = [trained(make_learner, seed, tmp_path / str(seed))[1] for seed in (11, 12)]
+    await check_all(second, proven, tmp_path)
 
 
 async def test_a_second_engine_in_the_same_process_dies_alone(
-    engine: VllmEngine, tiny_model: Path, adapters: list[Adapter]
+    engine: VllmEngine, second: VllmEngine, adapters: list[Adapter]
 ) -> None:
-    second = build(tiny_model)
     expected = await engine.generate(greedy(8, adapters[1]))
     assert (await second.generate(greedy(8, adapters[1]))).token_ids == expected.token_ids
-    requests = [greedy(index, adapters[index % 3], 230) for index in range(40)]
+    requests = [greedy(index, adapters[1], 230) for index in range(40)]
     tasks = [asyncio.create_task(second.generate(request)) for request in requests]
     await until(lambda: second._llm.get_num_unfinished_requests() >= 16)
     (process,) = second._llm.engine_core.resources.engine_manager.processes

@@ -172,8 +172,8 @@ async def test_long_prompts_are_computed_in_chunks_beside_running_requests(
     engine: VllmEngine, adapters: list[Adapter], learner: LearnersView, tokenizer: Tokenizer
 ) -> None:
     running = [sampled(prompt(tokenizer, 30 + index, 0), adapters[index % 2], 40) for index in range(3)]
-    long = [sampled(prompt(tokenizer, 40 + index, 20), [None, *adapters][index], 8) for index in range(3)]
-    assert all(len(request.prompt_token_ids) > 4 * CHUNK_TOKENS for request in long)
+    long = [sampled(prompt(tokenizer, 40 + index, 15), [None, *adapters][index], 8) for index in range(3)]
+    assert all(len(request.prompt_token_ids) > 3 * CHUNK_TOKENS for request in long)
     requests = [*running, *long]
     for request, completion in zip(
         requests, await asyncio.gather(*map(engine.generate, requests)), strict=True
@@ -204,9 +204,9 @@ async def test_more_requests_and_adapters_than_slots(
     everyone = [None, *adapters]
     requests = [
         sampled(prompt(tokenizer, 100 + index, index % 4), everyone[index % len(everyone)], 8 + index)
-        for index in range(3 * len(everyone))
+        for index in range(2 * len(everyone))
     ]
-    assert len(requests) == 3 * MAX_PARALLEL
+    assert len(requests) == 2 * MAX_PARALLEL
     found = await asyncio.gather(*map(engine.generate, requests))
     for request, completion in zip(requests, found, strict=True):
         assert_learners(learner, request, completion)
@@ -231,7 +231,7 @@ async def test_a_request_in_flight_keeps_its_adapter_while_others_come_and_go(
 
     async def keep_playing() -> None:
         while not done.is_set():
-            await play(steady, 40)
+            await play(steady, 24)
 
     done = asyncio.Event()
     # Two that overlap: there is always one of them in flight.

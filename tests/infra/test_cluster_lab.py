@@ -135,6 +135,7 @@ def test_a_fault_that_is_not_known_is_refused_in_words(capsys: pytest.CaptureFix
     assert "error: no fault is called 'flood'; there are links-moment," in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1500)
 def test_a_run_trains_over_nine_hosts_without_a_shared_disk_and_through_faults(tmp_path: Path) -> None:
     """``make cluster-lab ARGS="--faults all"`` does the other faults."""

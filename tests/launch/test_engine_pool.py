@@ -1,4 +1,4 @@
-"""Engines come and go while a run trains: with machines, by a person's word, and when they are killed."""
+"""Engines come and go while a run trains: with a machine, by a person's word, and when they are killed."""
 
 import asyncio
 import signal
@@ -12,9 +12,11 @@ from typing import Any
 import psutil
 import pytest
 from ray.cluster_utils import Cluster
+from typer.testing import CliRunner
 
 from tests.processes import send
-from tests.whole_run.processes import History, LaunchedRun, run_command
+from tests.whole_run.processes import CONFIG, History, LaunchedRun, run_command
+from unstable_stream.cli import app
 from unstable_stream.events import (
     EnginesChanged,
     LearnerUpdate,
@@ -97,7 +99,7 @@ async def test_engines_follow_the_cluster_a_person_and_losses(
         await run.until("the first engine", lambda seen: changes(seen) == [("engine-0", "added")])
         await run.until("an update", lambda seen: bool(seen.of(LearnerUpdate)))
 
-        node = patiently(lambda: cluster.add_node(num_cpus=1))
+        patiently(lambda: cluster.add_node(num_cpus=1))
         await run.until("an engine on the new machine", lambda seen: ("engine-1", "added") in changes(seen))
         (added,) = [change for change in run.history.of(EnginesChanged) if change.engine == "engine-1"]
         assert (added.serving, added.reason) == (2, "the cluster has room, up to 2")
@@ -113,15 +115,9 @@ async def test_engines_follow_the_cluster_a_person_and_losses(
             lambda seen: changes(seen)[-2:] == [("engine-2", "lost"), ("engine-2", "added")],
         )
 
-        await scale(run, tmp_path, "--engines", "2")
+        await scale(run, tmp_path, "--as-configured")
         await run.until("one engine less", lambda seen: changes(seen)[-1] == ("engine-2", "removed"))
         assert run.history.of(EnginesChanged)[-1].serving == 2
-
-        cluster.remove_node(node, allow_graceful=False)
-        await run.until(
-            "the successor of an engine whose machine was lost",
-            lambda seen: changes(seen)[-2:] == [("engine-1", "lost"), ("engine-1", "added")],
-        )
 
         (pid,) = pids_that_write("rollout-0", tmp_path)
         assert send(pid)
@@ -130,16 +126,6 @@ async def test_engines_follow_the_cluster_a_person_and_losses(
         await run.until("word of its successor", lambda seen: len(parts(seen, "rollout-0")) == 3)
         assert parts(run.history, "rollout-0") == ["added", "lost", "added"]
         assert parts(run.history, "learner") == ["added"]
-
-        node = patiently(lambda: cluster.add_node(num_cpus=1))
-        await scale(run, tmp_path, "--engines", "3")
-        await run.until("an engine on it", lambda seen: changes(seen)[-1] == ("engine-2", "added"))
-        drain(cluster, node.node_id)
-        await run.until("its end", lambda seen: ("engine-2", "removed") in changes(seen)[-2:])
-        (left,) = [change for change in run.history.of(EnginesChanged)[-2:] if change.change == "removed"]
-        assert left.reason == "its machine is being drained"
-        await scale(run, tmp_path, "--as-configured")  # one machine, so one engine
-        await run.until("the last one", lambda seen: seen.of(EnginesChanged)[-1].serving == 1)
 
         run.launcher.send_signal(signal.SIGINT)
         assert await run.end() == 130, run.told()
@@ -154,18 +140,18 @@ async def test_engines_follow_the_cluster_a_person_and_losses(
         told = run_command(
             tmp_path, "sql", "SELECT count(*) FROM engine_changes WHERE type = 'engines-wanted'"
         )
-        assert "4" in told.stdout, told
+        assert "2" in told.stdout, told
 
 
-async def test_what_cannot_be_scaled_is_said(tmp_path: Path) -> None:
-    run = LaunchedRun.train(tmp_path, "learner.iterations=0", "backend=inline", "evaluation.opponents=[]")
-    async with run:
-        assert await run.end() == 0, run.told()
-        for arguments, said in (
-            (["--engines", "2"], "has one engine in one process"),
-            (["--engines", "0"], "Invalid value for '--engines'"),
-            ([], "give a number, or --as-configured"),
-        ):
-            told = run_command(tmp_path, "scale", run_id(run), *arguments)
-            assert told.returncode in (1, 2)
-            assert said in told.stderr, told.stderr
+def test_what_cannot_be_scaled_is_said(tmp_path: Path) -> None:
+    settings = ("learner.iterations=0", "backend=inline", "evaluation.opponents=[]", "name=small")
+    done = run_command(tmp_path, "train", str(CONFIG), *(f"--set={setting}" for setting in settings))
+    assert done.returncode == 0, done.stderr
+    for arguments, said in (
+        (["--engines", "2"], "has one engine in one process"),
+        (["--engines", "0"], "Invalid value for '--engines'"),
+        ([], "give a number, or --as-configured"),
+    ):
+        told = CliRunner().invoke(app, ["scale", "small", *arguments, "--data", str(tmp_path)])
+        assert told.exit_code in (1, 2)
+        assert said in told.stderr, told.stderr

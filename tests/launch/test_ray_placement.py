@@ -12,7 +12,7 @@ import pytest
 from ray.cluster_utils import Cluster
 
 from tests.whole_run.processes import LaunchedRun
-from unstable_stream.events import LearnerUpdate, RunStarted
+from unstable_stream.events import RunStarted
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -198,13 +198,3 @@ async def test_a_run_is_refused_before_it_is_recorded_where_a_machine_lacks_some
     assert "machines of the Ray cluster lack what the run needs" in told
     assert "Ray counts 1 GPUs, and PyTorch can use 0" in told
     assert "resume" not in told, "there is nothing to resume"
-
-
-async def test_a_run_begins_on_a_cluster_with_one_gpu(
-    one_gpu: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", one_gpu)
-    async with LaunchedRun.train(tmp_path, "learner.iterations=1", "evaluation.opponents=[]") as run:
-        assert await run.end() == 0, run.told()
-        assert len(run.history.of(LearnerUpdate)) == 1
-        assert "learner: on GPU 0, 45% of its memory, shared with engine 0" in run.stderr.read_text()

@@ -2,8 +2,6 @@
 
 import contextlib
 import hashlib
-import importlib.util
-import os
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -120,35 +118,6 @@ async def test_the_transformers_engine_plays_proven_adapters_only(
     engine: TransformersEngine, adapters: list[Adapter], tmp_path: Path
 ) -> None:
     await check_all(engine, adapters, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning:torch.jit")
-@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
-async def test_vllm_plays_proven_adapters_only(
-    tiny_model: Path, adapters: list[Adapter], tmp_path: Path
-) -> None:
-    from unstable_stream.inference.vllm.engine import VllmEngine
-
-    environment = dict(os.environ)
-    engine = VllmEngine(
-        str(tiny_model),
-        max_parallel_seq=8,
-        max_model_len=128,
-        max_loras=1,
-        lora_rank=8,
-        dtype="float32",
-        kv_cache_gb=0.25,
-        # Probes are longer than a chunk, and prompts are cached.
-        extra_engine_args={"max_num_batched_tokens": 16, "enable_prefix_caching": True},
-    )
-    try:
-        await check_all(engine, adapters, tmp_path)
-    finally:
-        await engine.close()
-        os.environ.clear()
-        os.environ.update(environment)
 
 
 @pytest.mark.parametrize(

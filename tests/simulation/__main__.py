@@ -1,7 +1,6 @@
 """Run seeds: ``python -m tests.simulation --seeds 1000``, or one with its story: ``--seed 17 --trace``."""
 
 import argparse
-import contextlib
 import os
 import sys
 
@@ -14,7 +13,10 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="with --seed: print what happens")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that run seeds")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first finding")
-    parser.add_argument("--mistake", help="put this one of tests/simulation/broken.py into the code first")
+    parser.add_argument(
+        "--mistake", nargs="+", default=[], metavar="NAME[@START]",
+        help="put this one of tests/simulation/broken.py into the code first, or several in turn",
+    )  # fmt: skip
     arguments = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
         # The order of sets of strings depends on it: a seed must be the same story everywhere.
@@ -23,14 +25,19 @@ def main() -> int:
     from tests.simulation.broken import mistaken
     from tests.simulation.many import run_many, run_one
 
-    with mistaken(arguments.mistake) if arguments.mistake else contextlib.nullcontext():
+    def run(start: int) -> int:
         if arguments.seed is not None:
             return run_one(arguments.seed, traced=arguments.trace)
-        return run_many(
-            range(arguments.start, arguments.start + arguments.seeds),
-            jobs=arguments.jobs,
-            keep_going=arguments.keep_going,
-        )
+        seeds = range(start, start + arguments.seeds)
+        return run_many(seeds, jobs=arguments.jobs, keep_going=arguments.keep_going)
+
+    codes = []
+    for mistake in arguments.mistake:
+        name, _, start = mistake.partition("@")
+        print(f"mistake: {name}", flush=True)
+        with mistaken(name):
+            codes.append(run(int(start or arguments.start)))
+    return max(codes) if codes else run(arguments.start)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ class Faulty(TransformersEngine):
     """Loads adapters without a word of complaint, and what answers is something else."""
 
     def __init__(self, model_path: str, starts: str) -> None:
-        """``starts``: a file with a line for each time that it was started."""
+        """``starts``: a file with a line for each time that it was started, and ``closed`` beside it."""
+        self._closed = Path(starts).with_name("closed")
         with Path(starts).open("a+", encoding="utf-8") as file:
             file.seek(0)
             earlier = len(file.readlines())
@@ -37,3 +38,7 @@ class Faulty(TransformersEngine):
         if earlier < len(_FAULTS):
             AdaptedLinear.forward = _FAULTS[earlier]  # type: ignore[method-assign, assignment]
         super().__init__(model_path, device="cpu", num_threads=1, dtype="float32")
+
+    async def close(self) -> None:
+        await super().close()
+        self._closed.touch()

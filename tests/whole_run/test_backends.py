@@ -88,7 +88,7 @@ async def events_of(log: EventLog, run_id: str) -> list[Event]:
     ("first", "second"),
     [
         ("inline", "inline"),
-        pytest.param("ray", "inline", marks=ON_RAY),
+        pytest.param("ray", "inline", marks=[ON_RAY, pytest.mark.long]),
         pytest.param("inline", "ray", marks=ON_RAY),
     ],
 )

@@ -29,6 +29,9 @@ async def test_an_engine_that_fails_its_proof_plays_no_game_and_is_replaced(tmp_
         (end,) = run.history.of(RunFinished)
         assert (end.outcome, end.updates) == ("completed", UPDATES)
         assert len(starts.read_text().splitlines()) == 3
+        assert starts.with_name("closed").exists(), "the last one is closed, not only ended"
+        (collector,) = tmp_path.glob("logs/*/collector.log")
+        assert "not closed in order" not in collector.read_text()
 
         # Said in the log, in the run's notes, and on the screen.
         proofs = run.history.of(AdapterProof)

@@ -3,8 +3,8 @@
 import json
 import signal
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,6 @@ from unstable_stream.events import (
     Rating,
     RecordRejected,
     RunFinished,
-    RunStarted,
     Step,
     Trajectory,
 )
@@ -56,7 +55,7 @@ def three_brokers(tmp_path: Path) -> Iterator[KafkaCluster]:
 async def assert_nothing_lost_or_twice(run: LaunchedRun, updates: int) -> str:
     """Check the whole log of a completed run; return the run's id."""
     history = run.history
-    (end,) = history.of(RunFinished)
+    end = history.of(RunFinished)[-1]
     assert (end.outcome, end.updates) == ("completed", updates)
     assert history.of(RecordRejected) == []
     assert {update.update for update in history.of(LearnerUpdate)} == set(range(1, updates + 1))
@@ -93,94 +92,83 @@ def until_archived(data: Path, run: LaunchedRun) -> None:
         assert time.monotonic() < deadline, f"{games} of {finished} games archived\n{done.stderr}"
 
 
-async def test_processors_and_archiver_stand_elsewhere(tmp_path: Path, one_broker: KafkaCluster) -> None:
-    log = f"kafka://{one_broker.bootstrap}"
+async def test_services_elsewhere_and_a_broker_die_and_others_take_over(
+    tmp_path: Path, three_brokers: KafkaCluster
+) -> None:
+    log = f"kafka://{three_brokers.bootstrap}"
     shelf = tmp_path / "archive"
     created = run_command(tmp_path, "topics", "create", log=log)
     assert created.returncode == 0, created.stderr
-    with (
-        StandingService(tmp_path / "processors-1", log, "processors"),
-        StandingService(tmp_path / "processors-2", log, "processors"),
-        StandingService(shelf, log, "archive", "--follow"),
-    ):
-        settings = (f"learner.iterations={UPDATES}", SERVICES_ELSEWHERE)
+    settings = (f"learner.iterations={4 * UPDATES}", SERVICES_ELSEWHERE)
+    with ExitStack() as services:
+        services.enter_context(StandingService(tmp_path / "processors-2", log, "processors"))
+        victims = (
+            StandingService(tmp_path / "processors-1", log, "processors"),
+            StandingService(shelf, log, "archive", "--follow"),
+        )
+        for victim in victims:
+            services.callback(victim.__enter__().kill)
         async with LaunchedRun.train(tmp_path / "run", *settings, log=log) as run:
             await run.until("the first update", lambda seen: bool(seen.of(LearnerUpdate)))
             during = rows(shelf, "SELECT count(*) AS games FROM game_outcomes")
             names = {command_of(process) for process in run.look()}
+            for victim in victims:
+                victim.kill()
+            assert during[0]["games"] != 0, "the archive answers while the run writes"
             assert not [name for name in names if "service processors" in name or "service archiver" in name]
-            assert await run.end() == 0, run.told()
+            await run.until("progress with one of two processors", progress_beyond(run.history))
+            three_brokers.stop(1, signal.SIGKILL)
+            with StandingService(shelf, log, "archive", "--follow"):
+                await run.until("progress on two brokers", progress_beyond(run.history))
+                assert await run.end() == 0, run.told()
+                until_archived(shelf, run)
+            assert three_brokers.pid(1) is None
             assert run.left_behind() == []
-            run_id = await assert_nothing_lost_or_twice(run, UPDATES)
-            until_archived(shelf, run)
+            run_id = await assert_nothing_lost_or_twice(run, 4 * UPDATES)
             events = run.history.events
-    assert during[0]["games"] != 0, "the archive answers while the run writes"
-
-    counted = Counter(event.split for event in events if isinstance(event, GameOutcome))
+    games: dict[str, set[str]] = {}
+    for event in events:
+        if isinstance(event, GameOutcome):
+            games.setdefault(event.split, set()).add(event.game_id)
     assert {
         row["split"]: row["games"]
         for row in rows(shelf, "SELECT split, count(*) AS games FROM game_outcomes GROUP BY split")
-    } == counted
+    } == {split: len(ids) for split, ids in games.items()}
     trained = rows(shelf, "SELECT update, trained_steps AS steps FROM updates ORDER BY update")
-    assert trained == [{"update": update, "steps": 96} for update in range(1, UPDATES + 1)]
+    assert trained == [{"update": update, "steps": 96} for update in range(1, 4 * UPDATES + 1)]
     (turns,) = rows(shelf, "SELECT count(*) AS turns FROM turns")
-    assert turns["turns"] == sum(len(event.turns) for event in events if isinstance(event, Trajectory))
+    played = {event.event_id: event for event in events if isinstance(event, Trajectory)}
+    assert turns["turns"] == sum(len(event.turns) for event in played.values())
     (state,) = rows(shelf, "SELECT run_id, state FROM runs")
     assert state == {"run_id": run_id, "state": "completed"}
 
 
-async def test_a_broker_dies_in_mid_training(tmp_path: Path, three_brokers: KafkaCluster) -> None:
-    log = f"kafka://{three_brokers.bootstrap}"
-    async with LaunchedRun.train(tmp_path / "run", f"learner.iterations={2 * UPDATES}", log=log) as run:
-        await run.until("the first update", lambda seen: bool(seen.of(LearnerUpdate)))
-        three_brokers.stop(1, signal.SIGKILL)
-        await run.until("progress on two brokers", progress_beyond(run.history))
-        assert await run.end() == 0, run.told()
-        assert three_brokers.pid(1) is None
-        await assert_nothing_lost_or_twice(run, 2 * UPDATES)
-        (games,) = rows(run.data, "SELECT count(*) AS games FROM game_outcomes")
-        assert games["games"] == len({outcome.game_id for outcome in run.history.of(GameOutcome)})
-
-
-async def test_every_process_dies_once_and_the_run_completes(
+async def test_every_process_dies_once_and_the_run_is_stopped_resumed_and_completes(
     tmp_path: Path, one_broker: KafkaCluster
 ) -> None:
     log = f"kafka://{one_broker.bootstrap}"
+    data = tmp_path / "run"
     settings = (f"learner.iterations={3 * UPDATES}", "learner.save_every=2")
-    async with LaunchedRun.train(tmp_path / "run", *settings, log=log) as run:
+    async with LaunchedRun.train(data, *settings, log=log) as run:
         killed: list[int] = []
         for victims in KILLED_AT_ONCE:
             await run.until(f"progress before killing {victims}", progress_beyond(run.history))
             killed += [await run.kill(victim) for victim in victims]
-        assert await run.end() == 0, run.told()
         assert len(set(killed)) == sum(len(victims) for victims in KILLED_AT_ONCE)
+        await run.until("progress after that", progress_beyond(run.history))
+        run.popen.send_signal(signal.SIGTERM)
+        assert await run.end() == 130, run.told()
         assert run.left_behind() == []
+        (stopped,) = run.history.of(RunFinished)
+        assert (stopped.outcome, stopped.reason) == ("stopped", "SIGTERM")
+        told = run.stderr.read_text()
+        go_on = f"go on with: unstable-stream train --resume {stopped.run_id} --data {data} --log {log}\n"
+        assert go_on in told
+        assert "Traceback" not in told
+
+        async with LaunchedRun.resume(run, stopped.run_id) as resumed:
+            assert await resumed.end() == 0, resumed.told()
+            assert resumed.left_behind() == []
         await assert_nothing_lost_or_twice(run, 3 * UPDATES)
         (games,) = rows(run.data, "SELECT count(*) AS games FROM game_outcomes")
         assert games["games"] == len({outcome.game_id for outcome in run.history.of(GameOutcome)})
-
-
-async def test_services_elsewhere_die_and_others_take_over(tmp_path: Path, one_broker: KafkaCluster) -> None:
-    log = f"kafka://{one_broker.bootstrap}"
-    shelf = tmp_path / "archive"
-    assert run_command(tmp_path, "topics", "create", log=log).returncode == 0
-    settings = (f"learner.iterations={2 * UPDATES}", SERVICES_ELSEWHERE)
-    with StandingService(tmp_path / "processors-2", log, "processors"):
-        async with LaunchedRun.train(tmp_path / "run", *settings, log=log) as run:
-            first = StandingService(tmp_path / "processors-1", log, "processors").__enter__()
-            archiver = StandingService(shelf, log, "archive", "--follow").__enter__()
-            try:
-                await run.until("the first update", lambda seen: bool(seen.of(LearnerUpdate)))
-            finally:
-                first.kill()
-                archiver.kill()
-            await run.until("progress with one of two processors", progress_beyond(run.history))
-            with StandingService(shelf, log, "archive", "--follow"):
-                assert await run.end() == 0, run.told()
-                until_archived(shelf, run)
-            await assert_nothing_lost_or_twice(run, 2 * UPDATES)
-            outcomes = {outcome.game_id for outcome in run.history.of(GameOutcome)}
-            (started,) = run.history.of(RunStarted)
-    assert rows(shelf, "SELECT run_id, count(*) AS games FROM game_outcomes GROUP BY run_id") == [
-        {"run_id": started.run_id, "games": len(outcomes)}
-    ]

@@ -51,6 +51,7 @@ def progress_beyond(history: History) -> Callable[[History], bool]:
     return lambda seen: len(seen.of(GameOutcome)) > games and len(seen.of(LearnerUpdate)) > updates
 
 
+@pytest.mark.long  # on Kafka, in test_kafka_run.py, `make test` does it; on the local log, the chaos
 async def test_a_run_outlives_the_death_of_each_of_its_processes(tmp_path: Path) -> None:
     async with LaunchedRun.train(tmp_path, f"learner.iterations={UPDATES}", "learner.save_every=2") as run:
         killed: list[int] = []

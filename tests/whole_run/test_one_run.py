@@ -1,30 +1,39 @@
-"""A whole run, started as a person would: it does what it says and everything adds up."""
+"""A whole run, started as a person would: it does what it says and everything adds up.
+
+It is forked, and held against one that was interrupted.
+"""
 
 import json
 import re
+import shutil
+import signal
 from collections import Counter, defaultdict
+from pathlib import Path
 
 import pytest
 
 from tests.whole_run.conftest import UPDATES, FinishedRun
-from tests.whole_run.processes import run_command
+from tests.whole_run.processes import LaunchedRun, run_command
 from unstable_stream.events import (
     Checkpoint,
+    Event,
     GameOutcome,
     GameStarted,
     LearnerUpdate,
     Rating,
     RecordRejected,
     RunFinished,
+    RunResumed,
     RunStarted,
     Step,
     Trajectory,
     checkpoint_uid,
 )
 
+_FORKED_AT = 2
 _NEXT = ["report", "games", "sql", "watch", "verify", "why", "fork"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
 def test_it_ends_well_and_leaves_no_process_behind(finished_run: FinishedRun) -> None:
@@ -144,3 +153,83 @@ def test_the_archive_answers_during_the_run_and_holds_all_of_it(finished_run: Fi
     assert done.returncode == 0, done.stderr
     counted = Counter(outcome.split for outcome in finished_run.of(GameOutcome))
     assert {row["split"]: row["games"] for row in json.loads(done.stdout)} == counted
+
+
+def test_a_fork_goes_on_from_a_checkpoint_of_its_parent(finished_run: FinishedRun, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(finished_run.data, data)
+    settings = ("--set", "name=forked", "--set", "backend=inline")
+    forked = run_command(data, "fork", finished_run.run_id, "--at", str(_FORKED_AT), *settings, "--quiet")
+    assert forked.returncode == 0, forked.stderr
+
+    def rows(query: str) -> list[dict[str, object]]:
+        answer = run_command(data, "sql", query, "--json")
+        assert answer.returncode == 0, answer.stderr
+        found: list[dict[str, object]] = json.loads(answer.stdout)
+        return found
+
+    (run,) = rows("SELECT run_id, parent_run_id, parent_update FROM runs WHERE name = 'forked'")
+    assert (run["parent_run_id"], run["parent_update"]) == (finished_run.run_id, _FORKED_AT)
+    fork = run["run_id"]
+    updates = rows(f"SELECT \"update\" FROM updates WHERE run_id = '{fork}' ORDER BY 1")
+    assert [row["update"] for row in updates] == list(range(_FORKED_AT + 1, UPDATES + 1))
+    (games,) = rows(
+        f"""SELECT (SELECT min(game_index) FROM games WHERE run_id = '{fork}' AND split = 'train') AS first,
+                   (SELECT count(*) FROM games WHERE run_id = '{finished_run.run_id}' AND split = 'train'
+                    AND started_at <= (SELECT occurred_at FROM checkpoints WHERE iteration = {_FORKED_AT}
+                                       AND run_id = '{finished_run.run_id}')) AS before"""
+    )
+    assert games["first"] == games["before"]
+    for run_id in (fork, finished_run.run_id):
+        for check in ("audit", "verify"):
+            checked = run_command(data, check, str(run_id))
+            assert checked.returncode == 0, checked.stdout
+
+
+async def test_a_killed_launcher_then_the_same_evaluation_games(
+    tmp_path: Path, finished_run: FinishedRun
+) -> None:
+    """What plays it is one process here, and was Ray there."""
+    async with LaunchedRun.train(tmp_path, f"learner.iterations={UPDATES}", "backend=inline") as first:
+        await first.until("the first update", lambda seen: len(seen.of(LearnerUpdate)) >= 1)
+        first.popen.send_signal(signal.SIGKILL)
+        assert await first.end() == -signal.SIGKILL
+        run_id = first.history.of(RunStarted)[0].run_id
+        made = len(first.history.of(LearnerUpdate))
+        assert made < UPDATES, "the run was killed too late for this test to mean anything"
+        report = await first.command("audit", run_id)
+        assert (report.returncode, report.stderr) == (0, ""), report.stdout
+        report = await first.command("verify", run_id)
+        assert (report.returncode, report.stderr) == (0, ""), report.stdout
+
+        async with LaunchedRun.resume(first, run_id) as second:
+            assert await second.end() == 0, second.told()
+        events = first.history.events
+        assert [event.resumption for event in first.history.of(RunResumed)] == [1]
+        assert [e.outcome for e in first.history.of(RunFinished)] == ["completed"]
+        assert {update.update for update in first.history.of(LearnerUpdate)} == set(range(1, UPDATES + 1))
+        report = await first.command("audit", run_id)
+        assert (report.returncode, report.stderr) == (0, ""), report.stdout
+        assert re.search(r"train games started.* \+ 0 in flight", report.stdout)
+        report = await first.command("verify", run_id)
+        assert (report.returncode, report.stderr) == (0, ""), report.stdout
+
+    # Same seed, same evaluation games; and the initial policy, with the same seeds, makes the same moves.
+    assert evaluation_plan(events) == evaluation_plan(finished_run.events)
+    assert initial_moves(events) == initial_moves(finished_run.events)
+
+
+def evaluation_plan(events: list[Event]) -> set[object]:
+    return {
+        (game.evaluated_uid, game.env_id, game.seed, tuple(seat.model_uid for seat in game.seats))
+        for game in events
+        if isinstance(game, GameStarted) and game.split == "eval"
+    }
+
+
+def initial_moves(events: list[Event]) -> dict[object, object]:
+    return {
+        (game.seed, tuple(seat.model_uid for seat in game.seats)): game.actions
+        for game in events
+        if isinstance(game, GameOutcome) and game.evaluated_uid == checkpoint_uid(0)
+    }

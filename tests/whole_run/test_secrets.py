@@ -62,7 +62,9 @@ class TalkativeEndpoint:
         writer.close()
 
 
-@pytest.mark.parametrize("backend", ["inline", pytest.param("ray", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "backend", ["inline", pytest.param("ray", marks=[pytest.mark.slow, pytest.mark.long])]
+)
 async def test_a_key_stays_out_of_everything_that_is_kept(
     tmp_path: Path, backend: Backend, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ BOTH = {"opener", "replier"}
 UPDATES = 3
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "several_models.toml"
 SMALL = (
+    "backend=inline",
     f"learner.iterations={UPDATES}",
     "learner.batch_size=48",
     "learner.mini_batch_size=48",

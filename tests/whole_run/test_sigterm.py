@@ -7,28 +7,16 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from infra.kafka.brokers import KafkaCluster
-from tests.conftest import free_port_pair, skip_without_kafka
+from tests.conftest import free_port_pair
+from tests.whole_run import noting_engine
 from tests.whole_run.processes import DEADLINE_S, History, LaunchedRun, environment
 from unstable_stream.events import GameOutcome, LearnerUpdate, Metrics, RunFinished, RunStarted
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
-
-
-@pytest.fixture(params=["local", "kafka"])
-def location(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A log that holds this test's run and nothing else."""
-    if request.param == "local":
-        yield "local"
-        return
-    skip_without_kafka()
-    with KafkaCluster(tmp_path / "kafka", port=free_port_pair()) as cluster:
-        yield f"kafka://{cluster.bootstrap}"
 
 
 def served(port: int) -> str:
@@ -37,7 +25,7 @@ def served(port: int) -> str:
     return text
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGHUP])
 async def test_a_signal_to_the_whole_group_while_ray_starts_ends_the_run_in_order(
     tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -68,7 +56,11 @@ sys.stdin.readline()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, None], ids=["TERM", "HUP", "its own end"])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGHUP, None],
+    ids=["TERM", "HUP", "its own end"],
+)
 async def test_a_script_that_does_not_wait_ends_its_run_in_order(
     tmp_path: Path, number: signal.Signals | None
 ) -> None:
@@ -102,10 +94,11 @@ async def test_a_script_that_does_not_wait_ends_its_run_in_order(
     assert "Traceback" not in said
 
 
-async def test_train_stops_in_order_and_says_how_to_go_on(location: str, tmp_path: Path) -> None:
+async def test_train_stops_in_order_and_says_how_to_go_on(tmp_path: Path) -> None:
     port = free_port_pair()
-    data = tmp_path / "data"
-    async with LaunchedRun.train(data, "learner.iterations=50", f"metrics_port={port}", log=location) as run:
+    data, notes = tmp_path / "data", tmp_path / "notes.txt"
+    engine = f"engine={{type='{noting_engine.__file__}:Noting', notes='{notes}'}}"
+    async with LaunchedRun.train(data, "learner.iterations=50", f"metrics_port={port}", engine) as run:
         await run.until("the first update", lambda seen: bool(seen.of(LearnerUpdate)))
         run_id = run.history.of(LearnerUpdate)[0].run_id
         wanted = (
@@ -125,9 +118,11 @@ async def test_train_stops_in_order_and_says_how_to_go_on(location: str, tmp_pat
         assert (end.outcome, end.reason) == ("stopped", "SIGTERM")
         assert end.updates == len(run.history.of(LearnerUpdate))
         told = run.stderr.read_text()
-        log_option = "" if location == "local" else f" --log {location}"
-        assert f"go on with: unstable-stream train --resume {run_id} --data {data}{log_option}\n" in told
+        assert f"go on with: unstable-stream train --resume {run_id} --data {data}\n" in told
         assert "Traceback" not in told + "".join(path.read_text() for path in data.glob("logs/*/*.log"))
+        assert notes.read_text().splitlines() == ["started", "closed"], "its engine is closed, not only ended"
+        (collector,) = data.glob("logs/*/collector.log")
+        assert "not closed in order" not in collector.read_text()
         last = [event.values for event in run.history.of(Metrics) if event.source == "launcher"][-1]
         assert (last["services/learner/up"], last["services/collector/up"]) == (0.0, 0.0)
         verified = await run.command("verify", run_id)

