@@ -20,10 +20,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
@@ -34,12 +36,10 @@ from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import TopicPartition
 from unstable_stream.streams.snapshots import (
     POSITION,
-    SavedRun,
-    pack_position,
-    pack_run,
+    FoldState,
+    pack,
     run_name,
     scope_of,
-    unpack_run,
 )
 
 __all__ = ["Point", "picture"]
@@ -75,13 +75,13 @@ async def _grow(path: Path, first: int, count: int) -> None:
         await append(log, first, count, processed=True)
 
 
-async def _state(path: Path) -> tuple[TopicPartition, int, SavedRun]:
+async def _state(path: Path) -> tuple[TopicPartition, int, FoldState]:
     """Return where the host reads, its committed position and the saved state of its run."""
     async with LocalLog.open(path, synchronous="NORMAL") as log:
         positions = await log.committed_positions(GROUP)
         at, position = max(positions.items(), key=lambda each: each[1])  # one environment, so one partition
-        saved = unpack_run((await log.saved(scope_of(GROUP, at)))[run_name(RUN)])
-    assert saved is not None
+        packed = (await log.saved(scope_of(GROUP, at)))[run_name(RUN)]
+    saved = msgspec.json.decode(zlib.decompress(packed), type=FoldState)
     return at, position, saved
 
 
@@ -93,11 +93,11 @@ def _after(state: Mapping[str, Any], games: int) -> dict[str, Any]:
 async def _save_as_if_folded(path: Path) -> None:
     """Save what folding all games would give."""
     at, position, saved = await _state(path)
-    run = pack_run(saved.first, position, saved.digest, _after(saved.state, position))
+    run = pack(position, saved.digest, _after(saved.state, position))
     async with LocalLog.open(path, synchronous="NORMAL") as log:
         producer = await log.producer(scope_of(GROUP, at))
         async with producer.transaction() as transaction:
-            states = {POSITION: pack_position(position), run_name(RUN): run}
+            states = {POSITION: pack(position), run_name(RUN): run}
             await transaction.save(scope_of(GROUP, at), states)
         await producer.close()
 

@@ -4,6 +4,7 @@ import asyncio
 import math
 import secrets
 import sqlite3
+import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -41,7 +42,7 @@ from unstable_stream.proofs.audit import audit_run
 from unstable_stream.proofs.reports import Check, VerifyReport
 from unstable_stream.proofs.verify import verify_run
 from unstable_stream.runs.history import read_history
-from unstable_stream.streams.snapshots import SnapshotPace, pack_run, run_name, unpack_run
+from unstable_stream.streams.snapshots import FoldState, SnapshotPace, pack, run_name
 from unstable_stream.workers.collector import events_for_collector, topics_of_collector
 from unstable_stream.workers.collector_snapshot import CollectorSnapshots
 from unstable_stream.workers.exploitability import ExploitabilitySchedule
@@ -117,11 +118,10 @@ async def test_a_snapshot_is_held_against_a_fold_from_the_beginning(recorded: Pa
     async with LocalLog.open(copy) as log:
         saved = await log.saved(scope)
         name = run_name(RUN)
-        run = unpack_run(saved[name])
-        assert run is not None
+        run = msgspec.json.decode(zlib.decompress(saved[name]), type=FoldState)
         model, rated = next(iter(run.state["ratings"]["*"].items()))
         rated[0] += 1e-9
-        wrong = pack_run(run.first, run.position, run.digest, run.state)
+        wrong = pack(run.position, run.digest, run.state)
         async with (await log.producer("test")).transaction() as transaction:
             await transaction.save(scope, {name: wrong})
         report = await verify_run(log, RUN, games=False)

@@ -12,7 +12,8 @@ from tests.streams.hosted_games import AnyProcessor
 from tests.streams.tapped_log import Told, tapped
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import TopicPartition
-from unstable_stream.streams.fold_sink import FoldSink, ProcessorSpec
+from unstable_stream.streams.fold_sink import FoldSink
+from unstable_stream.streams.processor import ProcessorSpec
 from unstable_stream.streams.processors import host_processors, rating_processor, reward_processor
 from unstable_stream.streams.run_configs import RunDirectory
 from unstable_stream.streams.snapshots import SnapshotPace

@@ -5,7 +5,7 @@ from typing import Any
 
 from unstable_stream.cli import main
 from unstable_stream.streams import faust as faust_host
-from unstable_stream.streams.faust_reading import FaustReading
+from unstable_stream.streams.faust import FaustReading
 
 _seen: set[str] = set()
 
@@ -21,5 +21,5 @@ async def _read(self: Any, stream: Any) -> None:
 
 
 if __name__ == "__main__":
-    faust_host._Served._read = _read  # type: ignore[method-assign]
+    faust_host.FaustConsumer._read = _read  # type: ignore[method-assign]
     main()

@@ -1,7 +1,9 @@
 """Games for the processors to fold, and what must have come of them however they were hosted."""
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from tests.model_pool.outcomes import make_outcome
 from tests.reward_transformations.trajectories import RUN, make_trajectory
@@ -11,8 +13,13 @@ from unstable_stream.log.reading import read_to_end, settled_ends
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.model_pool import RatingProcessor
 from unstable_stream.reward_transformations import RewardProcessor
-from unstable_stream.streams.fold_sink import ProcessorSpec, group_of
-from unstable_stream.streams.snapshots import POSITION, scope_of
+from unstable_stream.runs.config import parse_config
+from unstable_stream.runs.recording import start_run
+from unstable_stream.streams.fold_sink import FoldSink
+from unstable_stream.streams.processor import ProcessorSpec, group_of
+from unstable_stream.streams.processors import host_processors
+from unstable_stream.streams.run_configs import RunDirectory
+from unstable_stream.streams.snapshots import POSITION, SnapshotPace, scope_of
 
 AnyProcessor = RewardProcessor | RatingProcessor
 
@@ -55,6 +62,31 @@ async def events(log: EventLog, topic: str, run_id: str | None = None) -> list[E
     """All events of a topic, or those of one run."""
     found = [event_from_record(record) for record in await read(log, topic)]
     return [event for event in found if run_id in (None, event.run_id)]
+
+
+async def start(log: EventLog, run_id: str, final: Sequence[Any] = ()) -> None:
+    """Start a run with these final transformations."""
+    settings = {
+        "model": "tiny-player",
+        "train_envs": [{"env_id": "Env-0"}],
+        "rewards": {"final": list(final)},
+    }
+    await start_run(log, parse_config(settings), run_id)
+
+
+async def drain(
+    log: EventLog,
+    *specs: ProcessorSpec,
+    run_id: str | None = RUN,
+    pace: SnapshotPace = SnapshotPace(),  # noqa: B008  # frozen
+    max_records: int = 500,
+) -> None:
+    """Host processors until they have processed what is there."""
+    stop = asyncio.Event()
+    stop.set()
+    async with RunDirectory(log) as runs:
+        sinks = [FoldSink(log, spec, runs, run_id, pace=pace) for spec in specs]
+        await host_processors(sinks, stop=stop, max_records=max_records)
 
 
 async def forget_snapshots(

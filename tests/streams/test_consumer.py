@@ -28,8 +28,8 @@ class Notes:
     """Partitions that it does not open."""
     batches: list[list[str]] = field(default_factory=list)
     open: dict[TopicPartition, int] = field(default_factory=dict)
-    settled: list[int] = field(default_factory=list)
-    """The number of batches there had been at each time of settling."""
+    flushed: list[int] = field(default_factory=list)
+    """The number of batches there had been at each flush."""
     gone: list[str] = field(default_factory=list)
     left: list[Positions] = field(default_factory=list)
     is_closed: bool = False
@@ -43,19 +43,18 @@ class Notes:
         self.open |= gained
         return gained
 
-    async def process(self, records: Sequence[StoredRecord], read_up_to: Positions) -> Positions:
+    async def process(self, records: Sequence[StoredRecord], read_up_to: Positions) -> None:
         if records:
             self.batches.append([str(record) for record in records])
-        return {}
 
-    async def settle(self, read_up_to: Positions) -> None:
-        self.settled.append(len(self.batches))
+    async def flush(self, read_up_to: Positions) -> None:
+        self.flushed.append(len(self.batches))
 
     def deleted(self, error: OffsetOutOfRangeError) -> None:
         self.gone.append(str(error))
         self.open.clear()
 
-    async def may_leave(self, elsewhere: Positions) -> bool:
+    async def may_finish(self, other_ends: Positions) -> bool:
         return False
 
     async def close(self) -> None:
@@ -105,7 +104,7 @@ async def test_batches_are_as_large_as_they_may_be(log: LocalLog) -> None:
     await consume(log, sink, Pace(max_records=10))
     assert [len(batch) for batch in sink.batches] == [10, 10, 5]
     assert sink.seen == places(0, 0, 25)
-    assert sink.settled[-1] == 3
+    assert sink.flushed[-1] == 3
     assert sink.is_closed
 
 
@@ -121,9 +120,9 @@ async def test_it_ends_at_the_ends_there_were_although_more_comes(log: LocalLog)
 
     @dataclass
     class Feeding(Notes):
-        async def process(self, records: Sequence[StoredRecord], read_up_to: Positions) -> Positions:
+        async def process(self, records: Sequence[StoredRecord], read_up_to: Positions) -> None:
             await fill(log, len(records))
-            return await super().process(records, read_up_to)
+            await super().process(records, read_up_to)
 
     sink = Feeding()
     await consume(log, sink, Pace(max_records=4))
@@ -164,12 +163,11 @@ class _Positions(Notes):
         self.open = {at: offset for at, offset in self.open.items() if at in assigned}
         return await super().follow(assigned)
 
-    async def process(self, records: Sequence[StoredRecord], read_up_to: Positions) -> Positions:
+    async def process(self, records: Sequence[StoredRecord], read_up_to: Positions) -> None:
         await super().process(records, read_up_to)
         self._check(read_up_to)
-        return {}
 
-    async def settle(self, read_up_to: Positions) -> None:
+    async def flush(self, read_up_to: Positions) -> None:
         self._check(read_up_to)
 
     def _check(self, read_up_to: Positions) -> None:
@@ -204,7 +202,7 @@ async def test_it_does_not_end_while_a_partition_is_not_open(log: LocalLog) -> N
     sink = Notes(closed={ONE})
     running = asyncio.ensure_future(consume(log, sink, Pace(wait_s=0.01)))
     async with asyncio.timeout(120):
-        while len(sink.settled) < 3:
+        while len(sink.flushed) < 3:
             await asyncio.sleep(0.005)
     assert not running.done()
     sink.closed.clear()
@@ -274,7 +272,7 @@ async def test_a_failing_sink_is_closed_and_its_error_is_raised(log: LocalLog) -
 
     @dataclass
     class Failing(Notes):
-        async def process(self, records: Sequence[StoredRecord], read_up_to: Positions) -> Positions:
+        async def process(self, records: Sequence[StoredRecord], read_up_to: Positions) -> None:
             raise ZeroDivisionError
 
     sink = Failing()

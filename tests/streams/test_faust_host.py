@@ -31,9 +31,8 @@ from unstable_stream.log.topics import load_topics
 from unstable_stream.reward_transformations import StepRewardTransform
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.recording import start_run
-from unstable_stream.streams.faust import credentials, kafka_location
-from unstable_stream.streams.faust_reading import FaustReading, joined_on
-from unstable_stream.streams.fold_sink import group_of
+from unstable_stream.streams.faust import FaustReading, credentials, joined_on, kafka_location
+from unstable_stream.streams.processor import group_of
 from unstable_stream.streams.processors import (
     PROCESSORS,
     rating_processor,

@@ -1,7 +1,6 @@
 """The saved states of runs that have ended are forgotten, and a run that is resumed all the same is whole."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -9,13 +8,12 @@ import pytest
 from tests.builders import made
 from tests.log.harness import topics_of_one_partition
 from tests.model_pool.outcomes import RUN
-from tests.streams.hosted_games import OTHER_RUN, events, games
-from tests.streams.test_shared_host import _drain, _of, _start, _steps
+from tests.streams.hosted_games import OTHER_RUN, drain, events, games, start
+from tests.streams.test_shared_host import OFTEN, _of, _steps
 from unstable_stream.events import GameStarted, RecordRejected, Trajectory, encode_event
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.records import record_from_event
-from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.history import read_history
 from unstable_stream.runs.recording import finish_run
@@ -29,23 +27,16 @@ from unstable_stream.streams.snapshots import SnapshotPace, scope_of_topics
 LATER_MS = 2**62
 
 
-@pytest.fixture
-async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
-    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as opened:
-        await opened.create_topics(list(load_topics().values()))
-        yield opened
-
-
 async def _names(log: EventLog) -> set[str]:
     return {name for names in (await log.saved_names()).values() for name in names}
 
 
 async def test_what_is_forgotten(log: LocalLog) -> None:
     for run_id in (RUN, OTHER_RUN):
-        await _start(log, run_id)
+        await start(log, run_id)
     await log.append([*games(0, 12), *_of(OTHER_RUN, 0, 12)])
-    await _drain(log, REWARDS, RATINGS)  # a host of all runs
-    await _drain(log, REWARDS, RATINGS, run_id=RUN)
+    await drain(log, REWARDS, RATINGS, run_id=None, pace=OFTEN)  # a host of all runs
+    await drain(log, REWARDS, RATINGS, run_id=RUN, pace=OFTEN)
     assert await finished_states(log, ended_before_ms=LATER_MS) == []
     await finish_run(log, RUN, "completed", "")
     assert await finished_states(log, ended_before_ms=0) == []  # it ended later than that
@@ -60,7 +51,7 @@ async def test_what_is_forgotten(log: LocalLog) -> None:
 
 
 async def test_what_a_collector_saved_is_forgotten(log: LocalLog) -> None:
-    await _start(log, RUN)
+    await start(log, RUN)
     scope = scope_of_topics(f"collector/{RUN}", ("games", "game-outcomes"))
     async with (await log.producer("test")).transaction() as transaction:
         await transaction.save(scope, {"state": b"1", "checkpoint/ckpt-000000": b"2"})
@@ -80,16 +71,16 @@ async def test_a_run_that_goes_on_is_folded_from_its_start(
     config = {"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]}
     final = [{"type": "RoleAdvantageFormatter"}]
     run_id = RUN if own_host else None
-    await _start(log, OTHER_RUN)
-    await _start(log, RUN, final)
+    await start(log, OTHER_RUN)
+    await start(log, RUN, final)
     await log.append([*_of(OTHER_RUN, 0, 6), *_of(RUN, 0, 24)])
-    await _drain(log, REWARDS, RATINGS, run_id=run_id)
+    await drain(log, REWARDS, RATINGS, run_id=run_id, pace=OFTEN)
     await finish_run(log, RUN, "stopped", "")
     assert await forget_states(log, await finished_states(log, ended_before_ms=LATER_MS))
     if resumed:
         await resume_run(log, RUN, parse_config({**config, "rewards": {"final": final}}))
     await log.append([*_of(OTHER_RUN, 6, 6), *_of(RUN, 24, 24)])
-    await _drain(log, REWARDS, RATINGS, run_id=run_id)
+    await drain(log, REWARDS, RATINGS, run_id=run_id, pace=OFTEN)
     ratings = [event.event_id for event in await events(log, "ratings", RUN)]
     assert len(ratings) == len(set(ratings))
     processor = reward_processor(RUN, final)
@@ -103,10 +94,10 @@ async def test_a_killed_run_is_over_when_it_is_silent_for_long(log: LocalLog, ow
     """It never ended, and may go on without being resumed: a host that was away comes back."""
     final = [{"type": "RoleAdvantageFormatter"}]
     run_id = RUN if own_host else None
-    await _start(log, OTHER_RUN)
-    await _start(log, RUN, final)
+    await start(log, OTHER_RUN)
+    await start(log, RUN, final)
     await log.append([*_of(OTHER_RUN, 0, 6), *_of(RUN, 0, 24)])
-    await _drain(log, REWARDS, RATINGS, run_id=run_id)
+    await drain(log, REWARDS, RATINGS, run_id=run_id, pace=OFTEN)
     began = (await read_history(log)).runs[RUN].started_at_ms
     day_ms = 24 * 3600 * 1000
 
@@ -145,7 +136,7 @@ async def test_a_killed_run_is_over_when_it_is_silent_for_long(log: LocalLog, ow
     assert f"run/{RUN}" not in await _names(log)
 
     await log.append([*_of(OTHER_RUN, 6, 6), *_of(RUN, 24, 24)])
-    await _drain(log, REWARDS, RATINGS, run_id=run_id)
+    await drain(log, REWARDS, RATINGS, run_id=run_id, pace=OFTEN)
     processor = reward_processor(RUN, final)
     folded = [step for event in await events(log, "trajectories", RUN) for step in processor.handle(event)]
     assert await _steps(log, RUN) == {step.event_id: encode_event(step) for step in folded} != {}
@@ -160,8 +151,8 @@ async def test_a_live_host_of_a_run_that_was_forgotten_goes_on_as_if_nothing_wer
     async with LocalLog.open(tmp_path / "one.sqlite", synchronous="NORMAL") as log:
         await log.create_topics(topics_of_one_partition())
         final = [{"type": "RoleAdvantageFormatter"}]
-        await _start(log, OTHER_RUN)
-        await _start(log, RUN, final)
+        await start(log, OTHER_RUN)
+        await start(log, RUN, final)
         often, stop = SnapshotPace(events=1, times_its_size=0, passed=1), asyncio.Event()
         async with RunDirectory(log) as runs:
             sink = FoldSink(log, REWARDS, runs, RUN if own_host else None, pace=often)
@@ -197,15 +188,15 @@ async def test_a_live_host_of_a_run_that_was_forgotten_goes_on_as_if_nothing_wer
 
 
 async def test_a_forgotten_run_whose_records_are_gone_is_set_aside(log: LocalLog) -> None:
-    await _start(log, RUN)
+    await start(log, RUN)
     await log.append(_of(RUN, 0, 12))
-    await _drain(log, REWARDS)
+    await drain(log, REWARDS, run_id=None, pace=OFTEN)
     await finish_run(log, RUN, "stopped", "")
     await log.delete_before(await log.end_offsets(Trajectory.TOPIC))
     await forget_states(log, await finished_states(log, ended_before_ms=LATER_MS))
     before = await _steps(log, RUN)
     await log.append(_of(RUN, 12, 4))
-    await _drain(log, REWARDS)
+    await drain(log, REWARDS, run_id=None, pace=OFTEN)
     assert await _steps(log, RUN) == before
     letters = [e for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]
     assert letters

@@ -14,7 +14,7 @@ from infra.kafka.brokers import KafkaCluster
 from tests.conftest import KEEPING, free_port_pair, skip_without_kafka
 from tests.log.harness import topics_of_one_partition
 from tests.simulation.log import SimulatedLog, Store
-from tests.streams.hosted_games import events, games
+from tests.streams.hosted_games import drain, events, games
 from tests.streams.plugin_bench import delete_on_kafka
 from tests.streams.test_faust_host import OURS, Run, until, worker
 from unstable_stream.events import Event, GameOutcome
@@ -23,9 +23,7 @@ from unstable_stream.log.port import EventLog, TopicPartition
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.recording import start_run
-from unstable_stream.streams.fold_sink import FoldSink
-from unstable_stream.streams.processors import RATINGS, host_processors, rating_processor
-from unstable_stream.streams.run_configs import RunDirectory
+from unstable_stream.streams.processors import RATINGS, rating_processor
 from unstable_stream.streams.snapshots import SnapshotPace
 
 pytestmark = pytest.mark.longer
@@ -74,13 +72,6 @@ async def logs(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         await log.store.local.close()
 
 
-async def _drain(log: EventLog, run_id: str | None, pace: SnapshotPace) -> None:
-    stop = asyncio.Event()
-    stop.set()
-    async with RunDirectory(log) as runs:
-        await host_processors([FoldSink(log, RATINGS, runs, run_id, pace=pace)], stop=stop, max_records=7)
-
-
 @pytest.mark.parametrize("often", [False, True])
 async def test_what_ends_with_a_marker_may_expire_whole(logs: _Logs, often: bool) -> None:
     """``often``: a snapshot after every batch, so that none is due at the end."""
@@ -95,7 +86,7 @@ async def test_what_ends_with_a_marker_may_expire_whole(logs: _Logs, often: bool
         await producer.close()
         for event in await events(log, OUTCOMES.topic, run_id):
             expected += processor.handle(event)
-        await _drain(log, run_id, pace)
+        await drain(log, RATINGS, run_id=run_id, pace=pace, max_records=7)
         ends = await log.end_offsets(OUTCOMES.topic)
         assert await log.committed_positions(f"{RATINGS.name}/{run_id}") == ends
         await logs.expire(OUTCOMES)

@@ -27,7 +27,6 @@ from unstable_stream.proofs.balance import balance
 from unstable_stream.proofs.ledger import Ledger
 from unstable_stream.runs.history import RunStatus
 from unstable_stream.streams.plugins import Plugin
-from unstable_stream.streams.plugins import host as plugin_host
 from unstable_stream.streams.plugins.host import run_plugin
 from unstable_stream.streams.plugins.state import PluginStates
 
@@ -489,11 +488,6 @@ async def test_slow_code_does_not_hold_up_the_event_loop(local: PluginBench) -> 
 
 async def _set(event: asyncio.Event) -> None:
     event.set()
-
-
-def test_the_group_is_named_after_plugin_and_run() -> None:
-    assert plugin_host.plugin_group(counting(""), None) == "plugin/counting"
-    assert plugin_host.plugin_group(counting(""), "r") == "plugin/counting/r"
 
 
 def test_what_a_plugin_sets_aside_says_nothing_about_the_run() -> None:

@@ -19,10 +19,7 @@ from unstable_stream.reward_transformations import StepRewardTransform, Trajecto
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.recording import start_run
 from unstable_stream.runs.resume import resume_run
-from unstable_stream.streams.processors import (
-    rating_processor,
-    reward_processor,
-)
+from unstable_stream.streams.processors import rating_processor, reward_processor
 from unstable_stream.streams.service import run_processors
 
 
@@ -115,7 +112,7 @@ async def test_a_run_that_makes_no_processor_does_not_stop_the_host_of_all(log: 
         with capture_logs() as said:
             await _serve(log, None)
         assert [one["event"] for one in said if one["log_level"] == "warning"] == [
-            "a run's records are set aside"
+            "a run is quarantined: its records go to dead-letters"
         ]
     assert {event.run_id for event in await events(log, "steps")} == {RUN}
     rejected = [e for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]

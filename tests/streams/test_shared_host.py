@@ -1,16 +1,14 @@
 """A host of all runs: what one run may do to the others, and where a new run begins."""
 
-import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.builders import made
-from tests.log.harness import topics_of_one_partition
 from tests.model_pool.outcomes import RUN
-from tests.streams.hosted_games import OTHER_RUN, events, forget_snapshots, games
+from tests.streams.hosted_games import OTHER_RUN, drain, events, forget_snapshots, games, start
 from unstable_stream.errors import PartitionsChangedError, ServiceError
 from unstable_stream.events import (
     GameOutcome,
@@ -25,10 +23,9 @@ from unstable_stream.extensions import confined
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, Record, TopicPartition
 from unstable_stream.log.records import record_from_event
-from unstable_stream.runs.config import parse_config
-from unstable_stream.runs.recording import start_run
-from unstable_stream.streams.fold_sink import FoldSink, ProcessorSpec
-from unstable_stream.streams.processors import RATINGS, REWARDS, host_processors, reward_processor
+from unstable_stream.streams.fold_sink import FoldSink
+from unstable_stream.streams.processor import ProcessorSpec
+from unstable_stream.streams.processors import RATINGS, REWARDS, reward_processor
 from unstable_stream.streams.run_configs import RunDirectory
 from unstable_stream.streams.snapshots import SnapshotPace
 
@@ -46,13 +43,6 @@ class NotMade:
 """
 
 
-@pytest.fixture
-async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
-    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as opened:
-        await opened.create_topics(topics_of_one_partition())
-        yield opened
-
-
 def _settings(final: Sequence[Any] = ()) -> dict[str, Any]:
     return {
         "model": "tiny-player",
@@ -61,16 +51,8 @@ def _settings(final: Sequence[Any] = ()) -> dict[str, Any]:
     }
 
 
-async def _start(log: EventLog, run_id: str, final: Sequence[Any] = ()) -> None:
-    await start_run(log, parse_config(_settings(final)), run_id)
-
-
-async def _drain(log: EventLog, *specs: ProcessorSpec, run_id: str | None = None) -> None:
-    stop = asyncio.Event()
-    stop.set()
-    async with RunDirectory(log) as runs:
-        sinks = [FoldSink(log, spec, runs, run_id, pace=OFTEN) for spec in specs]
-        await host_processors(sinks, stop=stop, max_records=7)
+async def drain_all(log: EventLog, *specs: ProcessorSpec) -> None:
+    await drain(log, *specs, run_id=None, pace=OFTEN, max_records=7)
 
 
 def _of(run_id: str, first: int, count: int) -> list[Record]:
@@ -98,14 +80,14 @@ async def test_a_run_whose_own_code_fails_is_set_aside_from_there_on(
 ) -> None:
     code = tmp_path / "rewards.py"
     code.write_text(CODE, encoding="utf-8")
-    await _start(log, RUN, [f"{code}:Fails"])
-    await _start(log, OTHER_RUN)
+    await start(log, RUN, [f"{code}:Fails"])
+    await start(log, OTHER_RUN)
     parts = 1 + restarts
     for part in range(parts):
         size = 60 // parts
         for run_id in (RUN, OTHER_RUN):
             await log.append(_of(run_id, part * size, size))
-        await _drain(log, REWARDS)
+        await drain_all(log, REWARDS)
     assert await _steps(log, OTHER_RUN) == await _expected(log, OTHER_RUN) != {}
     trajectories = [e for e in await events(log, "trajectories", RUN) if isinstance(e, Trajectory)]
     failed = next(place for place, event in enumerate(trajectories) if event.rewards[0] == 0.0)
@@ -124,14 +106,14 @@ async def test_a_run_set_aside_is_folded_again_once_its_code_is_mended(
     code, broken = tmp_path / "rewards.py", tmp_path / "broken"
     source = f"from pathlib import Path\n{CODE}".replace("x[0] == 0.0", f"Path({str(broken)!r}).exists()")
     code.write_text(source, encoding="utf-8")
-    await _start(log, RUN, [f"{code}:Fails"])
-    await _start(log, OTHER_RUN)
+    await start(log, RUN, [f"{code}:Fails"])
+    await start(log, OTHER_RUN)
     parts = [[record for run in (RUN, OTHER_RUN) for record in _of(run, 10 * part, 10)] for part in range(3)]
     for part, records in enumerate(parts):
         if part == 1:
             broken.touch()
         await log.append(records)
-        await _drain(log, REWARDS)
+        await drain_all(log, REWARDS)
         if part == 1:
             broken.unlink()
             if other_code:
@@ -146,10 +128,10 @@ async def test_a_run_set_aside_is_folded_again_once_its_code_is_mended(
 async def test_in_a_host_of_its_own_the_run_stops(log: LocalLog, tmp_path: Path) -> None:
     code = tmp_path / "rewards.py"
     code.write_text(CODE, encoding="utf-8")
-    await _start(log, RUN, [f"{code}:Fails"])
+    await start(log, RUN, [f"{code}:Fails"])
     await log.append(_of(RUN, 0, 60))
     with pytest.raises(ServiceError, match="ZeroDivisionError: somebody's mistake"):
-        await _drain(log, REWARDS, run_id=RUN)
+        await drain(log, REWARDS, run_id=RUN, pace=OFTEN, max_records=7)
     assert await events(log, "dead-letters") == []
 
 
@@ -163,11 +145,11 @@ async def test_a_run_whose_code_cannot_be_made_or_is_not_allowed_is_set_aside(
     settings = _settings([f"{code}:NotMade"])
     started = RunStarted(event_id="started", run_id=RUN, occurred_at_ms=0, name="n", seed=1, config=settings)
     await log.append([record_from_event(started)])
-    await _start(log, OTHER_RUN)
+    await start(log, OTHER_RUN)
     await log.append([*_of(RUN, 0, 8), *_of(OTHER_RUN, 0, 8)])
     with confined(["*"] if allowed else []):
-        await _drain(log, REWARDS)
-        await _drain(log, REWARDS)
+        await drain_all(log, REWARDS)
+        await drain_all(log, REWARDS)
     letters = [e for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]
     assert len(letters) == len(await events(log, "trajectories", RUN))
     said = "nobody knows" if allowed else "was not allowed"
@@ -181,11 +163,11 @@ async def test_a_bug_of_ours_stops_a_host_of_all_runs(log: LocalLog) -> None:
         def handle(self, event: Any) -> Sequence[Any]:
             raise ZeroDivisionError("a bug")
 
-    await _start(log, RUN)
+    await start(log, RUN)
     await log.append(_of(RUN, 0, 4))
     buggy = ProcessorSpec("buggy", (GameOutcome.TOPIC,), lambda run_id, config: _Buggy())
     with pytest.raises(ServiceError, match="a bug"):
-        await _drain(log, buggy)
+        await drain_all(log, buggy)
     assert await events(log, "dead-letters") == []
 
 
@@ -194,14 +176,14 @@ async def test_a_bug_of_ours_stops_a_host_of_all_runs(log: LocalLog) -> None:
 
 @pytest.mark.parametrize("forget", [False, True])
 async def test_a_new_run_needs_nothing_of_the_runs_before(log: LocalLog, forget: bool) -> None:
-    await _start(log, OTHER_RUN)
+    await start(log, OTHER_RUN)
     await log.append(_of(OTHER_RUN, 0, 40))
-    await _start(log, RUN)
+    await start(log, RUN)
     for topic in (Trajectory.TOPIC, GameOutcome.TOPIC):
         await log.delete_before(await log.end_offsets(topic))
     for first in (0, 10):
         await log.append(_of(RUN, first, 10))
-        await _drain(log, REWARDS, RATINGS, run_id=RUN)
+        await drain(log, REWARDS, RATINGS, run_id=RUN, pace=OFTEN, max_records=7)
         if forget:
             for spec in (REWARDS, RATINGS):
                 await forget_snapshots(log, spec, RUN)
@@ -211,18 +193,18 @@ async def test_a_new_run_needs_nothing_of_the_runs_before(log: LocalLog, forget:
 
 
 async def test_without_snapshots_only_runs_that_lost_records_are_set_aside(log: LocalLog) -> None:
-    await _start(log, OTHER_RUN)
+    await start(log, OTHER_RUN)
     await log.append(_of(OTHER_RUN, 0, 20))
-    await _start(log, RUN)
+    await start(log, RUN)
     await log.append([*_of(RUN, 0, 10), *_of(OTHER_RUN, 20, 10)])
-    await _drain(log, REWARDS)
+    await drain_all(log, REWARDS)
     begun = len(await events(log, "steps", OTHER_RUN))
     await log.delete_before(
         {at: min(end, 5) for at, end in (await log.end_offsets(Trajectory.TOPIC)).items()}
     )
     await forget_snapshots(log, REWARDS, None)
     await log.append([*_of(RUN, 10, 10), *_of(OTHER_RUN, 30, 10)])
-    await _drain(log, REWARDS)
+    await drain_all(log, REWARDS)
     assert await _steps(log, RUN) == await _expected(log, RUN) != {}
     assert len(await events(log, "steps", OTHER_RUN)) == begun
     letters = [e for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]
@@ -250,7 +232,7 @@ async def test_a_run_whose_input_has_other_partitions_since_is_set_aside_and_the
     for run_id, partitions in ((RUN, there + 2), (OTHER_RUN, there)):
         await log.append([record_from_event(await _begun_with(log, run_id, partitions))])
         await log.append(_of(run_id, 0, 10))
-    await _drain(log, REWARDS)
+    await drain_all(log, REWARDS)
     assert await _steps(log, OTHER_RUN) == await _expected(log, OTHER_RUN) != {}
     assert await _steps(log, RUN) == {}
     reasons = {e.reason for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)}
@@ -258,7 +240,7 @@ async def test_a_run_whose_input_has_other_partitions_since_is_set_aside_and_the
     assert reasons
     assert all(told in reason for reason in reasons)
     with pytest.raises(PartitionsChangedError, match="when run"):
-        await _drain(log, REWARDS, run_id=RUN)
+        await drain(log, REWARDS, run_id=RUN, pace=OFTEN, max_records=7)
 
 
 async def test_a_partition_that_only_the_group_knows_stops_the_host_and_is_named(log: LocalLog) -> None:

@@ -1,26 +1,25 @@
 """Snapshots of fold state: what a restart folds again, and that they may be lost, damaged or outdated."""
 
-import asyncio
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from tests.log.harness import topics_of_one_partition
 from tests.reward_transformations.trajectories import RUN
 from tests.streams.doomed_host import RATINGS, REWARDS, make_ratings, make_rewards
 from tests.streams.hosted_games import (
     OTHER_RUN,
     AnyProcessor,
     assert_exactly_once,
+    drain,
     events,
     forget_snapshots,
     from_scratch,
     games,
+    start,
 )
 from tests.streams.tapped_log import tapped
 from unstable_stream.events import Event, GameOutcome, Step, Trajectory, encode_event
@@ -33,27 +32,27 @@ from unstable_stream.reward_transformations import (
     RoleAdvantageFormatter,
 )
 from unstable_stream.runs.config import RunConfig, parse_config
-from unstable_stream.runs.recording import start_run
-from unstable_stream.streams.fold_sink import FoldSink, ProcessorSpec
-from unstable_stream.streams.processors import host_processors, rating_processor
-from unstable_stream.streams.run_configs import RunDirectory
-from unstable_stream.streams.snapshots import POSITION, SnapshotPace, run_name, scope_of, unpack_run
+from unstable_stream.streams.processor import ProcessorSpec
+from unstable_stream.streams.processors import rating_processor
+from unstable_stream.streams.snapshots import POSITION, SnapshotPace, run_name, scope_of, unpack
 
 OUTCOMES = TopicPartition(GameOutcome.TOPIC, 0)
 SCOPE = scope_of(f"rating-processor/{RUN}", OUTCOMES)
 OFTEN = SnapshotPace(events=10, times_its_size=0)
 NEVER = SnapshotPace(events=10**9)
-OF_ALL = replace(RATINGS, make=lambda run_id, config: rating_processor(run_id))
 
 
 @pytest.fixture
-async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
-    async with LocalLog.open(tmp_path / "log.sqlite") as opened:
-        await opened.create_topics(topics_of_one_partition())
-        for run_id in (RUN, OTHER_RUN):
-            config = {"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]}
-            await start_run(opened, parse_config(config), run_id)
-        yield opened
+async def log(log: LocalLog) -> LocalLog:
+    for run_id in (RUN, OTHER_RUN):
+        await start(log, run_id)
+    return log
+
+
+async def _drain(
+    log: EventLog, spec: ProcessorSpec, *, run_id: str | None = RUN, pace: SnapshotPace = NEVER
+) -> None:
+    await drain(log, spec, run_id=run_id, pace=pace, max_records=7)
 
 
 @dataclass
@@ -91,21 +90,6 @@ class _Counter:
 
     def given(self, run_id: str = RUN) -> int:
         return sum(map(len, self.made[run_id]))
-
-
-async def _drain(
-    log: EventLog,
-    spec: ProcessorSpec,
-    *,
-    run_id: str | None = RUN,
-    pace: SnapshotPace = NEVER,
-    max_records: int = 7,
-) -> None:
-    stop = asyncio.Event()
-    stop.set()
-    async with RunDirectory(log) as runs:
-        sink = FoldSink(log, spec, runs, run_id, pace=pace)
-        await host_processors([sink], stop=stop, max_records=max_records)
 
 
 class _KilledError(Exception):
@@ -178,13 +162,13 @@ async def test_without_a_usable_snapshot_all_is_folded_again(log: LocalLog, dama
     await _save(log, tampered[damage])
     await log.append(games(30, 5))
     counter = _Counter(lambda run_id: make_ratings())
-    spec = counter.spec(RATINGS)
-    await _drain(log, replace(spec, version=2) if damage == "another fold" else spec)
+    used = replace(counter.spec(RATINGS), version=2 if damage == "another fold" else 1)
+    await _drain(log, used)
     assert counter.given() == 35
     await assert_exactly_once(log, [make_ratings])
     # What was folded again is saved again, so the next start is fast.
-    repaired = unpack_run((await log.saved(SCOPE))[name])
-    assert repaired is not None
+    config = parse_config({"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]})
+    repaired = unpack((await log.saved(SCOPE))[name], used.digest(config))
     assert (repaired.position, repaired.state["seen"]) == (35, {"train": [[0, 35]]})
 
 
@@ -229,62 +213,6 @@ async def test_a_host_of_all_runs_holds_only_those_at_work(log: LocalLog) -> Non
             for event in await events(log, "game-outcomes", run_id)
             for rating in whole.handle(event)
         )
-
-
-async def test_a_run_that_had_no_records_for_long_is_not_saved_again(log: LocalLog) -> None:
-    outcomes = [r for r in games(0, 10) if r.topic == GameOutcome.TOPIC]
-    await log.append(outcomes)
-    await log.append([r for r in games(0, 40, OTHER_RUN, "run-x") if r.topic == GameOutcome.TOPIC])
-    saved: list[set[str]] = []
-
-    class _Noting:
-        """Notes the names of what is saved."""
-
-        def __init__(self, inner: Any) -> None:
-            self._inner = inner
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self._inner, name)
-
-        async def producer(self, producer_id: str) -> Any:
-            return _Noting(await self._inner.producer(producer_id))
-
-        def transaction(self) -> Any:
-            return _Noting(self._inner.transaction())
-
-        async def __aenter__(self) -> Any:
-            await self._inner.__aenter__()
-            return self
-
-        async def __aexit__(self, *error: Any) -> None:
-            await self._inner.__aexit__(*error)
-
-        async def save(self, scope: str, states: dict[str, bytes]) -> None:
-            if POSITION in states:
-                saved.append(set(states))
-            await self._inner.save(scope, states)
-
-    noting: Any = _Noting(log)
-    await _drain(noting, OF_ALL, run_id=None, pace=OFTEN)
-    assert {POSITION, run_name(RUN)} <= saved[0]
-    assert all(run_name(RUN) not in names for names in saved[1:])
-    assert len(saved) > 3
-
-
-async def test_positions_that_were_lost_begin_anew(log: LocalLog) -> None:
-    """States saved under positions that are gone belong to records still to come: they are not used."""
-    other = [r for r in games(0, 25, OTHER_RUN, "run-x") if r.topic == GameOutcome.TOPIC]
-    await log.append([*other, *(r for r in games(0, 25) if r.topic == GameOutcome.TOPIC)])
-    await _drain(log, OF_ALL, run_id=None)
-    once = Counter(encode_event(event) for event in await events(log, "ratings"))
-    await _forget_positions(log)
-    await _drain(log, OF_ALL, run_id=None, pace=OFTEN)
-    twice = Counter(encode_event(event) for event in await events(log, "ratings"))
-    assert twice == {body: 2 * count for body, count in once.items()}
-
-
-async def _forget_positions(log: LocalLog) -> None:
-    await log._log.writer.run(lambda connection: connection.execute("DELETE FROM positions").rowcount)
 
 
 class _Untold(FinalRewardTransform):

@@ -42,7 +42,7 @@ from unstable_stream.runs.config import (
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.seeds import train_game_seed
 from unstable_stream.stores import HostCache, Store, has_file, is_address
-from unstable_stream.streams.run_consumers import plugins_beside
+from unstable_stream.streams.trackers import plugins_beside
 from unstable_stream.workers.game_schedule import build_pool
 
 __all__ = ["check_base_model", "check_config"]

@@ -35,7 +35,7 @@ async def serve_stream(
         await _archive(log, run_id, data, stop)
     elif service == "consumers":
         with loading():
-            from unstable_stream.streams.run_consumers import serve_beside
+            from unstable_stream.streams.trackers import serve_beside
 
         await serve_beside(log, run_id, config, data, stop)
     else:

@@ -4,6 +4,7 @@ A snapshot that differs was made by a run's own code that is no fold, or by a bu
 processor fold the run again.
 """
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,12 +12,18 @@ from dataclasses import dataclass
 import msgspec
 
 from unstable_stream.log.port import EventLog, Positions, TopicPartition
+from unstable_stream.log.saved_state import UnusableStateError
 from unstable_stream.proofs.differences import Difference, differing_fields
 from unstable_stream.proofs.reports import Check
 from unstable_stream.runs.history import RunStatus
-from unstable_stream.streams.hosted_folds import digest_of
 from unstable_stream.streams.processor import KeepsState, Processor, ProcessorSpec, group_of
-from unstable_stream.streams.snapshots import POSITION, SavedRun, run_name, scope_of, unpack_run
+from unstable_stream.streams.snapshots import (
+    POSITION,
+    FoldState,
+    run_name,
+    scope_of,
+    unpack,
+)
 
 __all__ = ["SnapshotCheck"]
 
@@ -24,7 +31,7 @@ __all__ = ["SnapshotCheck"]
 @dataclass(frozen=True, slots=True)
 class _Saved:
     scope: str
-    run: SavedRun
+    run: FoldState
 
 
 class SnapshotCheck:
@@ -64,12 +71,14 @@ class SnapshotCheck:
                 scope = scope_of(group, TopicPartition(topic, at.partition))
                 states = await log.saved(scope, [POSITION, run_name(run.run_id)])
                 packed = states.get(run_name(run.run_id))
-                found = None if packed is None or POSITION not in states else unpack_run(packed)
-                if found is None or found.state is None:
+                if packed is None or POSITION not in states:
                     continue  # without it the run is folded again
                 # Only now: where nothing was saved, a run's own code need not be loaded.
-                digest = digest_of(spec, run.first_config())
-                if trimmed or found.digest != digest or found.position > end:
+                digest = spec.digest(run.first_config())
+                found = None
+                with contextlib.suppress(UnusableStateError):
+                    found = unpack(packed, digest, end)
+                if trimmed or found is None:
                     check.gone += 1
                 else:
                     saved[at.partition].append(_Saved(scope, found))

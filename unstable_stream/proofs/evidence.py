@@ -27,7 +27,7 @@ from unstable_stream.reward_transformations import RewardProcessor
 from unstable_stream.runs.history import RunStatus, read_history
 from unstable_stream.runs.starts import deleted_records, known_starts, within
 from unstable_stream.stores import joined, sha256_of
-from unstable_stream.streams.fold_sink import group_of
+from unstable_stream.streams.processor import group_of
 
 __all__ = ["Evidence", "Progress", "Weights", "weights_of"]
 

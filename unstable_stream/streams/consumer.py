@@ -1,12 +1,16 @@
 """The consumer loop: a member of a group reads its partitions and passes the records to a sink, on any log.
 
-Processors, plug-ins and the archiver all run here. Their sinks (:mod:`unstable_stream.streams.sink`) process
-the records and commit the positions. One round:
+It is the only loop that joins a group, polls and follows the assignment. Every consumer brings a
+:class:`Sink`, which processes the records and commits the positions:
+:class:`~unstable_stream.streams.fold_sink.FoldSink` folds and publishes in transactions,
+:class:`~unstable_stream.streams.plugins.host.PluginSink` runs a plug-in,
+:class:`~unstable_stream.workers.archiver.ArchiveSink` fills the archive. Each also decides the offset at
+which a partition goes on: the position that it stored with its results. One round:
 
 1. poll until a batch is full or no record is left;
 2. after every poll, let the sink open and close partitions, and read on from the positions it returns;
 3. let the sink process the batch;
-4. if there was no record, let the sink settle its unfinished work.
+4. if there was no record, let the sink flush its unfinished work.
 
 Several members of one group share its partitions. If a member is killed, the group gives its partitions to
 the others, and their sinks go on from the stored positions.
@@ -14,17 +18,16 @@ the others, and their sinks go on from the stored positions.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from unstable_stream.errors import EventLogError, LogUnavailableError, OffsetOutOfRangeError
 from unstable_stream.log.port import Consumer, EventLog, Positions, StoredRecord, TopicPartition
 from unstable_stream.log.reading import any_record, ends_of, high_watermarks_of
 from unstable_stream.log_lines import get_logger
-from unstable_stream.streams.sink import Sink
 
-__all__ = ["JOIN_S", "Pace", "is_processed", "run_consumer", "wait_for_stop"]
+__all__ = ["JOIN_S", "Pace", "Sink", "is_processed", "run_consumer", "wait_for_stop"]
 
 JOIN_S: Final = 10.0
 """Seconds. A member without a partition after this time gets none: there are more members than partitions."""
@@ -34,6 +37,47 @@ _DRAIN_S: Final = 0.25
 """Seconds that a poll waits for the first record while the input is read to its end."""
 
 _log = get_logger(__name__)
+
+
+class Sink(Protocol):
+    """Processes the partitions that are assigned to one member of a group. Only one task at a time may use
+    it.
+    """
+
+    def positions(self) -> Positions:
+        """Return the next offset to process, for every open partition."""
+
+    async def follow(self, assigned: Set[TopicPartition]) -> Positions:
+        """Close partitions that are no longer assigned and open those that are new.
+
+        Returns the partitions opened now, each with the offset to read on from. Records read from them before
+        must not be processed. A sink may leave a partition closed for now; the loop asks again.
+        """
+
+    async def process(self, records: Sequence[StoredRecord], read_up_to: Positions) -> None:
+        """Process records, in order within each partition; skip those of partitions that are not open.
+
+        Args:
+            records: may be empty; then the sink has time for its own work.
+            read_up_to: the positions after these records and after anything that lies between records.
+        """
+
+    async def flush(self, read_up_to: Positions) -> None:
+        """Finish the open work: the sink has all records that were read, and there are no more for now."""
+
+    def deleted(self, error: OffsetOutOfRangeError) -> None:
+        """Records were deleted before they were read, or lost after: close partitions to go on, or raise."""
+
+    async def may_finish(self, other_ends: Positions) -> bool:
+        """Return whether a member that has reached the ends of its own partitions may end.
+
+        Args:
+            other_ends: the ends of the partitions that it does not have. Their owner may have died, and the
+                log may not have noticed yet.
+        """
+
+    async def close(self) -> None:
+        """Close all partitions; the next member goes on from the stored positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +178,9 @@ class _Loop:
             if self.stop.is_set() and ends is None:
                 ends, moved_at = await high_watermarks_of(self.log, self.topics), _now()
             records = await self._gather(_DRAIN_S if ends is not None else self.pace.wait_s)
-            await self._go_to(await self.sink.process(records, self._read_up_to()))
+            await self.sink.process(records, self._read_up_to())
             if self.stop.is_set() and not self.drain:
-                return  # the sink may not have processed the whole batch, so it must not settle
+                return  # the sink may not have processed the whole batch, so it must not flush
             if self.consumer.assignment():
                 self._assigned_at = _now()
             if not ready and (self.consumer.assignment() or _now() - self._assigned_at >= JOIN_S):
@@ -145,11 +189,11 @@ class _Loop:
             if records:
                 moved_at = _now()
             else:
-                await self.sink.settle(self._read_up_to())
+                await self.sink.flush(self._read_up_to())
             if ends is None:
                 continue
             if await self._reached(ends):
-                await self.sink.settle(self._read_up_to())
+                await self.sink.flush(self._read_up_to())
                 return
             if not records:
                 await self._look_for_deleted()
@@ -228,11 +272,11 @@ class _Loop:
         read_up_to = self.consumer.positions()
         if any(read_up_to[at] < ends.get(at, 0) for at in assigned):
             return False
-        elsewhere = {at: end for at, end in ends.items() if at not in assigned}
-        return not elsewhere or await self.sink.may_leave(elsewhere)
+        other_ends = {at: end for at, end in ends.items() if at not in assigned}
+        return not other_ends or await self.sink.may_finish(other_ends)
 
     async def _look_for_deleted(self) -> None:
-        """Tell the sink if the next record was deleted: a log may report this only when a later record
+        """Notify the sink if the next record was deleted: a log may report this only when a later record
         exists.
         """
         read_up_to = self.consumer.positions()

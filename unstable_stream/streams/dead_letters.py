@@ -1,14 +1,16 @@
 """The only writer of dead letters: it keeps a whole record that a consumer refused, with the reason."""
 
-from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from unstable_stream.events import LATEST_MS, RecordRejected, event_id
 from unstable_stream.log.port import Record
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
 
-__all__ = ["DeadLetters", "RejectedRecord"]
+if TYPE_CHECKING:
+    from unstable_stream.archive.batch import ArchivedRecord
+
+__all__ = ["DeadLetters"]
 
 _MAX_VALUE_BYTES: Final = 8 * 1024 * 1024
 """Bytes. A longer value is cut: in base64 it would exceed the limit of the topic."""
@@ -18,25 +20,6 @@ _MAX_TEXT: Final = 10_000
 """Characters of a key, and of a reason, which may quote foreign text."""
 
 _log = get_logger(__name__)
-
-
-class RejectedRecord(Protocol):
-    """The fields of a stored record that a dead letter keeps; the event log's records have them."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def partition(self) -> int: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def key(self) -> str: ...
-    @property
-    def value(self) -> bytes: ...
-    @property
-    def headers(self) -> Mapping[str, bytes]: ...
-    @property
-    def timestamp_ms(self) -> int: ...
 
 
 class DeadLetters:
@@ -54,7 +37,7 @@ class DeadLetters:
         self._run_id = run_id or ""
         self._origin = (consumer,) if log_id is None else (consumer, log_id)
 
-    def about(self, record: RejectedRecord, reason: str, *, warn: bool = True) -> list[Record]:
+    def about(self, record: "ArchivedRecord", reason: str, *, warn: bool = True) -> list[Record]:
         """Return the dead letter about a record, as records to append; none if the record is itself a dead
         letter.
 

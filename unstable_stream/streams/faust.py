@@ -7,9 +7,12 @@ Faust brings membership, delivery and its command line. Our own code
   nothing in the group of its app. We commit positions in the processor's own group.
 - Faust reads uncommitted records, except in its own exactly-once mode, which is broken. We set it to read
   committed records.
-- We do not trust the positions at which Faust reads. Each record carries the offset from which Faust read up
-  to it without a break. If that leaves a gap after the processed records, the record is dropped and Faust is
-  sent back. If the gap is of records that were deleted, the host stops.
+- We do not trust the positions at which Faust reads: it may drop or reorder records around a rebalance. Each
+  record carries the offset from which Faust read up to it without a break. If that leaves a gap after the
+  processed records, the record is dropped and Faust is sent back. If the gap is of records that were deleted,
+  the host stops.
+
+So Faust is a :class:`FaustConsumer` of the same loop (:mod:`unstable_stream.streams.consumer`) as on any log.
 
 ``unstable-stream processors --runtime faust`` runs :func:`run_on_faust`. Faust's own command line works too:
 ``faust -A unstable_stream.streams.faust worker``, with ``UNSTABLE_STREAM_LOG`` (``kafka://HOST:PORT``)
@@ -17,12 +20,12 @@ and, to serve a single run, ``UNSTABLE_STREAM_RUN`` in the environment.
 """
 
 import asyncio
-import contextlib
 import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import faust
@@ -38,13 +41,14 @@ from unstable_stream.log.kafka.location import SCHEME, KafkaLocation, parse_loca
 from unstable_stream.log.kafka.records import stored_record
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition
+from unstable_stream.log.reading import any_record, check_offsets
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.streams.faust_reading import FaustReading, check_gaps, ends_without_record, joined_on
-from unstable_stream.streams.fold_sink import FoldSink, ProcessorSpec
-from unstable_stream.streams.processors import PROCESSORS, fold_sinks
+from unstable_stream.streams.fold_sink import FoldSink
+from unstable_stream.streams.processor import ProcessorSpec
+from unstable_stream.streams.processors import PROCESSORS, fold_sinks, host_processors
 from unstable_stream.streams.run_configs import RunDirectory
 
-__all__ = ["FaustProcessors", "credentials", "kafka_location", "run_on_faust"]
+__all__ = ["FaustConsumer", "FaustReading", "credentials", "joined_on", "kafka_location", "run_on_faust"]
 
 _BATCH: Final = 500
 """The most records in one batch."""
@@ -58,11 +62,75 @@ _LONGEST_LINGER_S: Final = 0.25
 """The most seconds that a batch waits in all; each costs a transaction, however small it is."""
 _SESSION_TIMEOUT_S: Final = 10.0
 """Seconds after which the group notices a killed worker."""
-_DRAIN_S: Final = 60.0
-"""Seconds without progress after which a draining host gives up."""
 
 
-# -- Faust's consumer, told where to read and made to say where it was ------------------------------
+# -- what joins on to what was processed ------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FaustReading:
+    """A record and the reading that led to it."""
+
+    record: StoredRecord
+    follows: int
+    """The offset at which reading began or went on. No record lies between it and this record."""
+    session: int
+    """Counts the jumps of reading in this partition."""
+
+
+def joined_on(
+    batch: Iterable[FaustReading], positions: Positions, sessions: Mapping[tuple[str, int], int]
+) -> tuple[list[StoredRecord], set[TopicPartition]]:
+    """Return the records that follow ``positions`` without a gap, and the partitions with a gap.
+
+    A record that was read before the last jump of its partition may leave a gap. It is dropped, and reading
+    goes on as it is.
+    """
+    reached = dict(positions)
+    records: list[StoredRecord] = []
+    astray: set[TopicPartition] = set()
+    for reading in batch:
+        at = TopicPartition(reading.record.topic, reading.record.partition)
+        expected = reached.get(at)
+        if expected is None or reading.record.offset < expected:
+            continue
+        if reading.follows <= expected:
+            records.append(reading.record)
+            reached[at] = reading.record.offset + 1
+        elif reading.session == sessions.get(at, 0):
+            astray.add(at)
+    return records, astray
+
+
+async def check_gaps(log: EventLog, records: Iterable[StoredRecord], positions: Positions) -> None:
+    """Raise :class:`OffsetOutOfRangeError` if records between ``positions`` and ``records`` were deleted."""
+    reached = dict(positions)
+    gaps: dict[TopicPartition, int] = {}
+    for record in records:
+        at = TopicPartition(record.topic, record.partition)
+        if record.offset > reached[at]:
+            gaps.setdefault(at, reached[at])
+        reached[at] = record.offset + 1
+    await check_offsets(log, gaps)
+
+
+async def ends_without_record(log: EventLog, topic: str, positions: Positions) -> Positions:
+    """Return, for partitions of a topic with nothing but offsets without a record behind ``positions``, their
+    ends.
+
+    Raises:
+        OffsetOutOfRangeError: records were deleted there.
+    """
+    ends = await log.end_offsets(topic)
+    behind = {at: offset for at, offset in positions.items() if at.topic == topic and offset < ends[at]}
+    if not behind or await any_record(log, {**ends, **behind}, ends):
+        return {}
+    # Only now: if the first of them is there still, none of them was deleted before they were looked at.
+    await check_offsets(log, behind)
+    return {at: ends[at] for at in behind}
+
+
+# -- Faust's consumer, which is sent to positions, and says where it was -------------------------------
 
 
 class _ConsumerThread(driver.AIOKafkaConsumerThread):  # type: ignore[misc] # Faust is not typed here
@@ -166,23 +234,28 @@ class _Consumer(driver.Consumer):  # type: ignore[misc]
 
 class _Transport(driver.Transport):  # type: ignore[misc]
     Consumer = _Consumer
-    host: "FaustProcessors"
+    host: "FaustHost"
 
 
 # -- one processor ----------------------------------------------------------------------------------
 
 
-class _Served:
-    """One processor. The records that its agent reads wait here until the partitions have been checked."""
+class FaustConsumer:
+    """The records that Faust reads for one processor: a :class:`~unstable_stream.log.port.Consumer`.
+
+    Its agent puts records into a queue, and :meth:`poll` takes from there those that join on.
+    """
+
+    log: EventLog
 
     def __init__(self, app: Any, spec: ProcessorSpec) -> None:
+        """Make the agent; ``log`` must be set before the first poll."""
         self._app = app
         self._inputs = spec.inputs
         self._waiting: asyncio.Queue[FaustReading] = asyncio.Queue(_BUFFER)
-        self._sink: FoldSink | None = None
-        self._task: asyncio.Task[None] | None = None
-        self._stopping = asyncio.Event()
-        self.ready = asyncio.Event()
+        self._next: dict[TopicPartition, int] = {}
+        self._assigned: frozenset[TopicPartition] = frozenset()
+        self._delivered_at = 0.0
         # Without acks Faust commits nothing, and we keep account of everything that it has read.
         topic = app.topic(*spec.inputs, acks=False, key_serializer="raw", value_serializer="raw")
         app.agent(topic, name=spec.name)(self._read)
@@ -192,95 +265,66 @@ class _Served:
         async for event in stream.events():
             await self._waiting.put(event.message.value)
 
-    def positions(self) -> Positions:
-        """Next offset of every open partition."""
-        return {} if self._sink is None else self._sink.positions()
+    async def poll(self, max_records: int = _BATCH, timeout_s: float = _IDLE_S) -> list[StoredRecord]:
+        """Return records that follow the positions without a gap; send Faust back where it left one.
 
-    def begin(self, sink: FoldSink, fail: Callable[[BaseException], None]) -> None:
-        """Process records until :meth:`end`; report an error to ``fail``."""
-        self._sink = sink
-        self._task = asyncio.ensure_future(self._serve(sink))
-
-        def look(task: asyncio.Task[None]) -> None:
-            error = None if task.cancelled() else task.exception()
-            if error is not None:
-                fail(error)
-
-        self._task.add_done_callback(look)
-
-    def stop(self) -> None:
-        """Begin no further batch."""
-        self._stopping.set()
-
-    async def end(self) -> None:
-        """Finish the current batch and close the partitions."""
-        self.stop()
-        if self._task is not None:
-            await asyncio.wait([self._task])
-        if self._sink is not None:
-            await self._sink.close()
-
-    async def drained(self, log: EventLog) -> bool:
-        """Return whether this processor's partitions were read and processed to their ends."""
-        assigned, processed = self._assigned(), self.positions()
-        if assigned != processed.keys():
-            return False
-        ends: dict[TopicPartition, int] = {}
-        for topic in self._inputs:
-            ends |= await log.end_offsets(topic)
-        return all(processed[at] >= ends[at] for at in assigned)
-
-    async def _serve(self, sink: FoldSink) -> None:
+        Raises:
+            OffsetOutOfRangeError: the next records were deleted.
+        """
         reading: _ConsumerThread = self._app.consumer.reading
-        while not self._stopping.is_set():
-            batch = await self._next_batch()
-            opened: Positions = {}
-            if not self._app.rebalancing:
-                opened = await sink.follow(self._assigned())
-                self.ready.set()
-            before = {at: offset for at, offset in sink.positions().items() if at not in opened}
-            records, astray = joined_on(batch, before, reading.sessions)
-            if not batch:
-                # Faust read a record and delivers nothing: it has dropped the record.
-                astray = {at for at, offset in before.items() if reading.reached(at) > offset}
-            await check_gaps(sink.log, records, before)
-            await sink.process(records, {})
-            if not batch and not astray and not self._app.rebalancing:
-                for topic in self._inputs:
-                    await sink.settle(await ends_without_record(sink.log, topic, sink.positions()))
-            back = {at: offset for at, offset in sink.positions().items() if at in opened or at in astray}
-            if back:
-                await self._unless_stopping(reading.go_to(back))
+        batch = await self._batch(max_records, min(timeout_s, _IDLE_S))
+        if not self._app.rebalancing:
+            assigned = {TopicPartition(at.topic, at.partition) for at in self._app.consumer.assignment()}
+            self._assigned = frozenset(at for at in assigned if at.topic in self._inputs)
+            self._next = {at: offset for at, offset in self._next.items() if at in self._assigned}
+        records, astray = joined_on(batch, self._next, reading.sessions)
+        await check_gaps(self.log, records, self._next)
+        self._next |= {TopicPartition(one.topic, one.partition): one.offset + 1 for one in records}
+        if batch:
+            self._delivered_at = time.monotonic()
+        elif time.monotonic() - self._delivered_at >= _IDLE_S and not self._app.rebalancing:
+            # Faust read a record and delivers nothing: it has dropped the record.
+            astray = {at for at, offset in self._next.items() if reading.reached(at) > offset}
+            for topic in self._inputs if not astray else ():
+                self._next |= await ends_without_record(self.log, topic, self._next)
+        if astray:
+            await self.seek({at: self._next[at] for at in astray})
+        return records
 
-    async def _unless_stopping(self, asked: Awaitable[None]) -> None:
-        """Wait for the thread that reads. After a crash Faust ends it, and it never answers."""
-        answer, stopping = asyncio.ensure_future(asked), asyncio.ensure_future(self._stopping.wait())
+    async def _batch(self, most: int, wait_s: float) -> list[FaustReading]:
         try:
-            await asyncio.wait({answer, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not stopping.done():
-                answer.result()
-        finally:
-            answer.cancel()
-            stopping.cancel()
-            await asyncio.gather(answer, stopping, return_exceptions=True)
-
-    async def _next_batch(self) -> list[FaustReading]:
-        try:
-            async with asyncio.timeout(_IDLE_S):
+            async with asyncio.timeout(wait_s):
                 batch = [await self._waiting.get()]
         except TimeoutError:
             return []
         began, waiting = time.monotonic(), -1
-        while waiting < self._waiting.qsize() < _BATCH and time.monotonic() - began < _LONGEST_LINGER_S:
+        while waiting < self._waiting.qsize() < most and time.monotonic() - began < _LONGEST_LINGER_S:
             waiting = self._waiting.qsize()
             await asyncio.sleep(_LINGER_S)
-        while len(batch) < _BATCH and not self._waiting.empty():
+        while len(batch) < most and not self._waiting.empty():
             batch.append(self._waiting.get_nowait())
         return batch
 
-    def _assigned(self) -> set[TopicPartition]:
-        assigned = {TopicPartition(at.topic, at.partition) for at in self._app.consumer.assignment()}
-        return {at for at in assigned if at.topic in self._inputs}
+    def assignment(self) -> frozenset[TopicPartition]:
+        return self._assigned
+
+    def positions(self) -> Positions:
+        return self._next
+
+    async def seek(self, positions: Positions) -> None:
+        self._next |= positions
+        self._delivered_at = time.monotonic()
+        await self._app.consumer.reading.go_to(positions)
+
+    async def committed(self) -> Positions:
+        """Return nothing: nothing is committed in Faust's group."""
+        return {}
+
+    async def commit(self, positions: Positions | None = None) -> None:
+        """Do nothing: positions are committed in the processor's own group."""
+
+    async def close(self) -> None:
+        """Do nothing: Faust closes what reads."""
 
 
 # -- the app ----------------------------------------------------------------------------------------
@@ -294,33 +338,14 @@ class _App(faust.App):  # type: ignore[misc]
     BootStrategy = _WithoutWeb
 
 
-class FaustProcessors:
-    """A Faust app with an agent for each processor.
+class FaustHost:
+    """A Faust app with an agent for each processor."""
 
-    Args:
-        location: the location of the Kafka log.
-        app_id: names the app and its Kafka group, in which Faust shares the partitions.
-        begin: called when the app has started; returns the sinks of the processors.
-        close: called when the app has stopped.
-    """
-
-    def __init__(
-        self,
-        location: KafkaLocation,
-        app_id: str,
-        begin: Callable[[], Awaitable[Sequence[FoldSink]]],
-        close: Callable[[], Awaitable[None]],
-        *,
-        crash_on_failure: bool,
-    ) -> None:
-        self._begin = begin
-        self._close = close
-        self._crash_on_failure = crash_on_failure
+    def __init__(self, location: KafkaLocation, run_id: str | None) -> None:
+        """Make the app; workers that serve the same runs have the same name and Kafka group."""
         self._files = tempfile.TemporaryDirectory(prefix="unstable_stream-faust-")
-        self.failure: BaseException | None = None
-        self.failed = asyncio.Event()
         self.app = _App(
-            app_id,
+            "unstable_stream-faust" if run_id is None else f"unstable_stream-faust-{run_id}",
             broker=[URL(f"{SCHEME}{server}") for server in location.servers],
             broker_credentials=credentials(location),
             broker_session_timeout=_SESSION_TIMEOUT_S,
@@ -334,48 +359,17 @@ class FaustProcessors:
         transport = _Transport(self.app.conf.broker_consumer, self.app)
         transport.host = self
         self.app.transport = transport
-        self._served = {spec.name: _Served(self.app, spec) for spec in PROCESSORS}
-        self.app.task(self._start)
-        self.app.on_before_shutdown.connect(self._end)
+        self._consumers = {spec.name: FaustConsumer(self.app, spec) for spec in PROCESSORS}
 
     def positions(self) -> Positions:
-        """Next offset of every open partition."""
-        return {at: offset for served in self._served.values() for at, offset in served.positions().items()}
+        """Return the next offset of every partition that is read."""
+        return {at: offset for one in self._consumers.values() for at, offset in one.positions().items()}
 
-    async def start(self) -> None:
-        """Start the app; return when it has joined its group and opened its first partitions."""
-        await self.app.start()
-        for served in self._served.values():
-            await served.ready.wait()
-
-    async def drain(self, log: EventLog) -> None:
-        """Return when this host has processed its partitions to their ends, or when it makes no progress."""
-        moved_at, before = _now(), self.positions()
-        while not self.failed.is_set() and _now() - moved_at < _DRAIN_S:
-            with contextlib.suppress(TimeoutError):  # a partition may be moving to another host
-                async with asyncio.timeout(_DRAIN_S / 4):
-                    if all([await served.drained(log) for served in self._served.values()]):
-                        return
-            if before != (before := self.positions()):
-                moved_at = _now()
-            await asyncio.sleep(_IDLE_S)
-
-    async def _start(self) -> None:
-        for sink in await self._begin():
-            self._served[sink.spec.name].begin(sink, self._fail)
-
-    async def _end(self, *_: object, **__: object) -> None:
-        for served in self._served.values():
-            await served.end()
-        await self._close()
-
-    def _fail(self, error: BaseException) -> None:
-        self.failure = self.failure or error
-        self.failed.set()
-        for served in self._served.values():
-            served.stop()
-        if self._crash_on_failure:
-            self.app.add_future(self.app.crash(error))
+    async def join(self, sink: FoldSink) -> FaustConsumer:
+        """Return what reads for a sink."""
+        consumer = self._consumers[sink.spec.name]
+        consumer.log = sink.log
+        return consumer
 
 
 def credentials(location: KafkaLocation) -> Any:
@@ -401,11 +395,6 @@ def kafka_location(text: str) -> KafkaLocation:
     return parse_location(text, os.environ)
 
 
-def _app_id(run_id: str | None) -> str:
-    """Return the name of Faust's group; workers that serve the same runs have the same."""
-    return "unstable_stream-faust" if run_id is None else f"unstable_stream-faust-{run_id}"
-
-
 async def run_on_faust(
     sinks: Sequence[FoldSink],
     location: str,
@@ -422,39 +411,34 @@ async def run_on_faust(
         ServiceError: a fold failed, or Faust failed; nothing of the batch is committed.
         FencedError: a process outside the group takes the partitions over.
     """
-    kafka, log = kafka_location(location), sinks[0].log
+    host = FaustHost(kafka_location(location), sinks[0].run_id)
     for topic in {topic for sink in sinks for topic in sink.spec.inputs}:
-        await log.end_offsets(topic)  # Faust would wait for ever for a broker or a topic that is not there
-
-    async def begin() -> Sequence[FoldSink]:
-        return sinks
-
-    async def close() -> None:
-        pass
-
-    processors = FaustProcessors(kafka, _app_id(sinks[0].run_id), begin, close, crash_on_failure=False)
-    app = processors.app
-    starting = asyncio.ensure_future(processors.start())
-    stopping = asyncio.ensure_future(stop.wait())
-    endings = [asyncio.ensure_future(processors.failed.wait()), asyncio.ensure_future(app.wait())]
-    first = {starting, *endings} if drain else {starting, stopping, *endings}
+        # Faust would wait for ever for a broker or a topic that is not there.
+        await sinks[0].log.end_offsets(topic)
+    started = asyncio.ensure_future(host.app.start())
+    ended = asyncio.ensure_future(host.app.wait())
+    stopped = asyncio.ensure_future(stop.wait())
+    tasks: list[asyncio.Future[Any]] = [started, ended, stopped]
     try:
-        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-        if starting.done():
-            starting.result()
-            on_ready()
-            await asyncio.wait({stopping, *endings}, return_when=asyncio.FIRST_COMPLETED)
-            if drain and not any(ending.done() for ending in endings):
-                await processors.drain(log)
+        await asyncio.wait(tasks if not drain else [started, ended], return_when=asyncio.FIRST_COMPLETED)
+        if started.done():
+            started.result()
+            hosting = asyncio.ensure_future(
+                host_processors(
+                    sinks, stop=stop, drain=drain, max_records=_BATCH, on_ready=on_ready, join=host.join
+                )
+            )
+            tasks.append(hosting)
+            await asyncio.wait({hosting, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if hosting.done():
+                hosting.result()
     finally:
-        for task in (starting, stopping, *endings):
-            task.cancel()
-        await asyncio.gather(starting, stopping, *endings, return_exceptions=True)
-        await app.stop()
-    if processors.failure is not None:
-        raise processors.failure
-    if app.crash_reason is not None:
-        reason = app.crash_reason
+        for task in tasks:
+            task.cancel()  # after a crash Faust ends the thread that reads, and it never answers
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await host.app.stop()
+    if host.app.crash_reason is not None:
+        reason = host.app.crash_reason
         raise ServiceError(f"Faust stopped: {type(reason).__name__}: {reason}") from reason
 
 
@@ -466,16 +450,34 @@ def _standalone() -> Any:
     confine()
     text = os.environ.get("UNSTABLE_STREAM_LOG", "")
     run_id = os.environ.get("UNSTABLE_STREAM_RUN") or None
-    opened = contextlib.AsyncExitStack()
+    host = FaustHost(kafka_location(text), run_id)
+    app, stop = host.app, asyncio.Event()
+    hosting: list[asyncio.Task[None]] = []
 
-    async def begin() -> Sequence[FoldSink]:
-        log = await opened.enter_async_context(opened_log(text, DataDir().log))
-        runs = await opened.enter_async_context(RunDirectory(log))
-        return await fold_sinks(log, runs, run_id)
+    async def serve() -> None:
+        async with opened_log(text, DataDir().log) as log, RunDirectory(log) as runs:
+            sinks = await fold_sinks(log, runs, run_id)
+            await host_processors(sinks, stop=stop, drain=False, max_records=_BATCH, join=host.join)
 
-    return FaustProcessors(
-        kafka_location(text), _app_id(run_id), begin, opened.aclose, crash_on_failure=True
-    ).app
+    def crash(task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            app.add_future(app.crash(error))
+
+    async def begin() -> None:
+        hosting.append(asyncio.ensure_future(serve()))
+        hosting[0].add_done_callback(crash)
+
+    async def end(*_: object, **__: object) -> None:
+        stop.set()
+        for task in hosting:
+            if app.crash_reason is not None:  # Faust ends the thread that reads, and it never answers
+                task.cancel()
+            await asyncio.wait([task])
+
+    app.task(begin)
+    app.on_before_shutdown.connect(end)
+    return app
 
 
 def __getattr__(name: str) -> Any:
@@ -484,11 +486,3 @@ def __getattr__(name: str) -> Any:
         globals()[name] = _standalone()
         return globals()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def _at(record: StoredRecord) -> TopicPartition:
-    return TopicPartition(record.topic, record.partition)
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -1,7 +1,7 @@
 """Forget the saved states of runs that are over, so that they do not take space for ever.
 
 A saved state is disposable: if the run goes on all the same, it is folded again from its start
-(:mod:`~unstable_stream.streams.partition_fold`). A run is over when it has ended, or when it was killed: it
+(:mod:`~unstable_stream.streams.fold_sink`). A run is over when it has ended, or when it was killed: it
 never ended, and nothing was recorded of it for long.
 """
 

@@ -1,10 +1,15 @@
 """The stream processors: each is a fold of one run, made by a spec."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import msgspec
+
 from unstable_stream.events import Event
+from unstable_stream.extensions import KINDS, use_of
+from unstable_stream.runs.code import named_code
 from unstable_stream.runs.config import RunConfig
 
 __all__ = ["HasRest", "KeepsState", "Processor", "ProcessorSpec", "group_of"]
@@ -17,7 +22,7 @@ class Processor(Protocol):
         """Fold one event; return the events that follow from it, in order.
 
         Raises:
-            EventError: the event is impossible. The state is unchanged, and the host sets the record aside.
+            EventError: the event is impossible. The state is unchanged, and the host rejects the record.
                 Any other exception is a bug and stops the host.
         """
 
@@ -69,6 +74,24 @@ class ProcessorSpec:
     """The kinds of extension that the fold may run. A state is used only with the code it was saved under."""
     version: int = 1
     """Version of the fold. Raise it when the same events give another state than before."""
+
+    def runs_code_of(self, config: RunConfig) -> bool:
+        """Return whether the fold of a run calls code that the run brings along."""
+        return any(kind in self.code for kind, _, _ in named_code(config))
+
+    def digest(self, config: RunConfig) -> str:
+        """Return the digest of a run's fold; if it is equal, the same events give the same state.
+
+        Raises:
+            ConfigError: code that the configuration names cannot be loaded, or not here.
+        """
+        uses = [
+            use_of(KINDS[kind], reference, key)
+            for kind, key, reference in named_code(config)
+            if kind in self.code
+        ]
+        about = [self.name, self.version, self.settings(config), uses]
+        return hashlib.sha256(msgspec.json.encode(about)).hexdigest()
 
 
 def group_of(processor_name: str, run_id: str | None) -> str:

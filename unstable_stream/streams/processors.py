@@ -1,19 +1,20 @@
 """The stream processors for rewards, ratings and metrics: each has its own group, all one event loop."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 from unstable_stream.extensions import Spec
-from unstable_stream.log.port import EventLog
+from unstable_stream.log.port import Consumer, EventLog
 from unstable_stream.model_pool import RatingProcessor
 from unstable_stream.model_pool.systems import live_rating_system
 from unstable_stream.reward_transformations import RewardProcessor, build_final, build_step
 from unstable_stream.rolling_metrics import MetricsProcessor
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.streams.consumer import Pace, run_consumer
-from unstable_stream.streams.fold_sink import FoldSink, Processor, ProcessorSpec
+from unstable_stream.streams.fold_sink import FoldSink
+from unstable_stream.streams.processor import Processor, ProcessorSpec
 from unstable_stream.streams.run_configs import RunDirectory
 
 __all__ = [
@@ -122,6 +123,10 @@ async def fold_sinks(log: EventLog, runs: RunDirectory, run_id: str | None) -> l
     return [FoldSink(log, spec, runs, run_id) for spec in PROCESSORS]
 
 
+async def _join_group(sink: FoldSink) -> Consumer:
+    return await sink.log.consumer(sink.spec.inputs, sink.group)
+
+
 async def host_processors(
     sinks: Sequence[FoldSink],
     *,
@@ -129,6 +134,7 @@ async def host_processors(
     drain: bool = True,
     max_records: int = 500,
     on_ready: Callable[[], None] = lambda: None,
+    join: Callable[[FoldSink], Awaitable[Consumer]] = _join_group,
 ) -> None:
     """Host processors, each in its own group, until ``stop``; the first failure ends all.
 
@@ -139,6 +145,7 @@ async def host_processors(
             batch.
         max_records: the most records of one batch.
         on_ready: called when all have joined their groups and opened their first partitions.
+        join: returns what reads for a sink.
 
     Raises:
         FencedError: a process outside the group takes its partitions over.
@@ -156,7 +163,7 @@ async def host_processors(
 
     async def host(sink: FoldSink) -> None:
         topics = sink.spec.inputs
-        consumer = await sink.log.consumer(topics, sink.group)
+        consumer = await join(sink)
         await run_consumer(
             sink.log, topics, consumer, sink, stop=stop, drain=drain, pace=pace, on_ready=one_is_ready
         )

@@ -1,7 +1,6 @@
 """Filter the records of a history by run, by time and by the fields of the event."""
 
 import fnmatch
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,7 +9,7 @@ import msgspec
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.log.port import StoredRecord
-from unstable_stream.log.records import json_object
+from unstable_stream.log.records import json_object, source_header
 
 __all__ = ["Condition", "RecordFilter", "parse_condition"]
 
@@ -73,7 +72,7 @@ class RecordFilter:
         if self.run_id is not None:
             source = record.headers.get("ce_source")
             if source is not None:
-                if source != _source_of(self.run_id):
+                if source != source_header(self.run_id):
                     return False
             else:
                 body = json_object(record.value) or {}
@@ -83,11 +82,6 @@ class RecordFilter:
             return True
         body = (json_object(record.value) or {}) if body is None else body
         return bool(body) and all(condition.holds(body) for condition in self.conditions)
-
-
-@functools.lru_cache(maxsize=16)
-def _source_of(run_id: str) -> bytes:
-    return f"/unstable_stream/runs/{run_id}".encode()
 
 
 def _values(value: Any, path: Sequence[str]) -> Iterator[Any]:

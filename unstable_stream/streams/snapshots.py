@@ -1,55 +1,95 @@
-"""Snapshots of the state of a fold: disposable, and saved with the positions that they belong to.
+"""Snapshots of the state of a partition: disposable, and saved with the positions that they belong to.
 
 A snapshot of a partition is a few saved states (:meth:`~unstable_stream.log.port.Transaction.save`) in the
 partition's scope:
 
 - ``position``: the offset up to which the snapshot goes;
-- ``run/RUN``, for each run that has records below it: the state of the run's fold there.
+- ``run/RUN``, for each run that has records below it: the state of the run's fold there. It may be missing
+  if it cannot be saved.
 
 A snapshot rewrites the position and the states of those runs that had records since the last one. All of it
 is saved in one transaction, together with results and position. So whatever is read of it is of one moment.
-
-It may be deleted at any time: then the partition is folded again from its beginning. So is a state that is
-damaged, of another format, or of a fold with other settings or other code.
 
 The collector folds several topics of one run into one state, so it holds its positions itself; its scope is
 :func:`scope_of_topics`. See :mod:`unstable_stream.workers.collector_snapshot`.
 """
 
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
-from unstable_stream.log.port import EventLog, TopicPartition
-from unstable_stream.log_lines import get_logger
+from unstable_stream.log.port import TopicPartition
+from unstable_stream.log.saved_state import SavedState, UnusableStateError, pack_state, unpack_state
 
 __all__ = [
+    "FORMAT",
     "MOST_BYTES",
     "POSITION",
-    "SavedRun",
+    "FoldState",
+    "SinceSnapshot",
     "SnapshotPace",
     "group_of_scope",
-    "load_position",
-    "pack_position",
-    "pack_run",
+    "pack",
     "run_name",
     "scope_of",
     "scope_of_topics",
-    "unpack_run",
+    "unpack",
 ]
 
 POSITION: Final = "position"
 """The name of the state that holds the snapshot's position."""
-_AND: Final = "+"
-_ALL: Final = "all"
-_FORMAT: Final = 1
+FORMAT: Final = 1
 MOST_BYTES: Final = 8 * 1024 * 1024
 """The most bytes of one state."""
 
-_log = get_logger(__name__)
+
+class FoldState(SavedState, frozen=True, kw_only=True, omit_defaults=True):
+    """A saved state of one partition: its offset is enough, and its scope names the partition."""
+
+    format: int
+    digest: str = ""
+    log_id: str = ""
+    positions: list[tuple[str, int, int]] = msgspec.field(default_factory=list)
+    position: int = 0
+    """The state is the fold of all records below this offset."""
+    state: Any = None
+    """As JSON; ``None``: only the position."""
+    set_aside: bool = False
+    """Earlier versions saved the last good state of a run whose code had failed; it is not used."""
+
+
+def pack(position: int, digest: str = "", state: Any = None) -> bytes:
+    """Return the bytes of a state to be saved.
+
+    Raises:
+        TypeError: the state is not made of JSON values.
+        ValueError: the state is too large to be saved.
+    """
+    packed = pack_state(FoldState(format=FORMAT, position=position, digest=digest, state=state))
+    if len(packed) > MOST_BYTES:
+        raise ValueError(f"the state takes {len(packed)} bytes, and at most {MOST_BYTES} are saved")
+    return packed
+
+
+def unpack(packed: bytes, digest: str = "", last: int | None = None) -> FoldState:
+    """Return a saved state.
+
+    Args:
+        packed: the bytes that were saved.
+        digest: the digest of the run's fold as it is now.
+        last: the last position at which the state may be; ``None``: any.
+
+    Raises:
+        UnusableStateError: it is damaged, of another format, fold or position, or holds no state of a run.
+    """
+    saved = unpack_state(packed, FoldState, FORMAT, digest)
+    if last is not None and saved.position > last:
+        raise UnusableStateError(f"it is of offset {saved.position}, and usable is one up to {last}")
+    if digest and (saved.state is None or saved.set_aside):
+        raise UnusableStateError("the state could not be saved")
+    return saved
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,28 +110,41 @@ class SnapshotPace:
     """It is also due so long after the first record behind the last one."""
 
 
-class SavedRun(msgspec.Struct, frozen=True):
-    """The saved state of the fold of one run in one partition."""
+@dataclass(slots=True)
+class SinceSnapshot:
+    """Counts what came since the last snapshot."""
 
-    format: int
-    first: int
-    """No record of the run lies below this offset. Folding the run again begins here."""
-    position: int
-    """The state is that after all records of the run below this offset."""
-    digest: str
-    """Identifies the fold: its version, settings and code."""
-    state: Any
-    """As JSON; ``None``: it cannot be saved, so the run is folded again from its first record."""
-    set_aside: bool = False
-    """Earlier versions saved the last good state of a run so whose code had failed; it is not used."""
+    pace: SnapshotPace
+    records: int = 0
+    events: int = 0
+    bytes: int = 0
+    """Of the events."""
+    last_size: int = 0
+    """Bytes of the last snapshot."""
+    began_s: float = 0.0
+    """The time of the first record."""
 
+    def count(self, event_bytes: int | None, now_s: float) -> None:
+        """Count a record; ``event_bytes``: its size, ``None`` if it is of another run."""
+        if not self.records:
+            self.began_s = now_s
+        self.records += 1
+        if event_bytes is not None:
+            self.events += 1
+            self.bytes += event_bytes
 
-class _SavedPosition(msgspec.Struct, frozen=True):
-    format: int
-    position: int
+    def is_due(self, now_s: float) -> bool:
+        """Return whether a restart would have to read much again."""
+        pace = self.pace
+        if not self.records:
+            return False
+        if self.records >= pace.passed or now_s - self.began_s >= pace.seconds:
+            return True
+        return self.events >= pace.events and self.bytes >= pace.times_its_size * self.last_size
 
-
-_S = TypeVar("_S", SavedRun, _SavedPosition)
+    def saved(self, size: int) -> None:
+        """Begin anew after a snapshot of so many bytes."""
+        self.last_size, self.records, self.events, self.bytes = size, 0, 0, 0
 
 
 def scope_of(group: str, at: TopicPartition) -> str:
@@ -101,7 +154,7 @@ def scope_of(group: str, at: TopicPartition) -> str:
 
 def scope_of_topics(group: str, topics: Iterable[str]) -> str:
     """Return the scope of the saved states of a fold of all partitions of several topics."""
-    return f"{group}/{_AND.join(topics)}/{_ALL}"
+    return f"{group}/{'+'.join(topics)}/all"
 
 
 def group_of_scope(scope: str) -> str:
@@ -112,50 +165,3 @@ def group_of_scope(scope: str) -> str:
 def run_name(run_id: str) -> str:
     """Return the name of the saved state of a run."""
     return f"run/{run_id}"
-
-
-def pack_position(position: int) -> bytes:
-    """Return the bytes to be saved as :data:`POSITION`."""
-    return _packed(_SavedPosition(_FORMAT, position))
-
-
-def pack_run(first: int, position: int, digest: str, state: Any) -> bytes:
-    """Return the bytes to be saved for a run.
-
-    Raises:
-        TypeError: the state is not made of JSON values.
-        ValueError: the state is too large to be saved.
-    """
-    packed = _packed(SavedRun(_FORMAT, first, position, digest, state))
-    if len(packed) > MOST_BYTES:
-        raise ValueError(f"the state takes {len(packed)} bytes, and at most {MOST_BYTES} are saved")
-    return packed
-
-
-async def load_position(log: EventLog, scope: str) -> int | None:
-    """Return the position of a partition's snapshot; ``None`` if there is none that can be used."""
-    saved = (await log.saved(scope, [POSITION])).get(POSITION)
-    if saved is None:
-        return None
-    found = _unpacked(saved, _SavedPosition)
-    if found is None:
-        _log.warning("snapshot not used", scope=scope, reason="its position is damaged or of another format")
-        return None
-    return found.position
-
-
-def unpack_run(saved: bytes) -> SavedRun | None:
-    """Return a run's saved state; ``None`` if it is damaged or of another format."""
-    return _unpacked(saved, SavedRun)
-
-
-def _packed(value: msgspec.Struct) -> bytes:
-    return zlib.compress(msgspec.json.encode(value), 1)  # its checksum tells damaged bytes
-
-
-def _unpacked(saved: bytes, kind: type[_S]) -> _S | None:
-    try:
-        found = msgspec.json.decode(zlib.decompress(saved), type=kind)
-    except (zlib.error, msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    return found if found.format == _FORMAT else None

@@ -1,25 +1,41 @@
-"""Trackers take every metric of a run when it is published, e.g. to send it elsewhere.
+"""The consumers and trackers that a run's configuration names; they never hold back the run.
 
-A tracker is a small class with :meth:`Tracker.log`. It runs like a plug-in that reads topic ``metrics``. So
-after a restart it goes on from its position and misses nothing. After a kill it may receive the last metrics
-a second time. ``unstable-stream track`` gives one the metrics of a run afterwards; :class:`Received` keeps it
-from giving again what the tracker has already.
+A tracker takes every metric of a run when it is published, e.g. to send it elsewhere. It is a small class
+with :meth:`RunTracker.log`. It runs like a plug-in that reads topic ``metrics``. So after a restart it goes
+on from its position and misses nothing. After a kill it may receive the last metrics a second time.
+``unstable-stream track`` gives one the metrics of a run afterwards; :class:`Received` keeps it from giving
+again what the tracker has already.
 """
 
+import asyncio
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
+from unstable_stream.errors import ConfigError
 from unstable_stream.events import Metrics
 from unstable_stream.events.id_sets import DIGEST_BYTES, digest
 from unstable_stream.extensions import KINDS, Reference, Spec, build, load
 from unstable_stream.extensions.build import refuse
+from unstable_stream.log.port import EventLog
+from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.stores import path_part
-from unstable_stream.streams.plugins import Context, Plugin
+from unstable_stream.streams.plugins import Context, Plugin, load_plugin
+from unstable_stream.streams.plugins.host import run_plugin
 
-__all__ = ["JsonLinesTracker", "Received", "RunTracker", "build_tracker", "tracker_plugin", "tracker_title"]
+__all__ = [
+    "JsonLinesTracker",
+    "Received",
+    "RunTracker",
+    "build_tracker",
+    "plugins_beside",
+    "serve_beside",
+    "tracker_title",
+]
 
 _DIRECTORY: Final = "directory"
 """A constructor with a parameter of this name receives the run's own directory."""
@@ -121,7 +137,7 @@ def build_tracker(spec: Spec, directory: Path, where: str = "trackers") -> RunTr
     return cast(RunTracker, tracker)
 
 
-def tracker_plugin(name: str, make: Callable[[], RunTracker], received: Received | None = None) -> Plugin:
+def _tracker_plugin(name: str, make: Callable[[], RunTracker], received: Received) -> Plugin:
     """Return a plug-in that passes every metric of the log to the tracker from ``make``, and notes it."""
 
     class TrackerHandler:
@@ -136,8 +152,7 @@ def tracker_plugin(name: str, make: Callable[[], RunTracker], received: Received
                 step=event.update,
                 time_ms=event.occurred_at_ms,
             )
-            if received is not None:
-                received.add([event.event_id])
+            received.add([event.event_id])
 
         def stop(self) -> None:
             close = getattr(self._tracker, "close", None)
@@ -145,3 +160,35 @@ def tracker_plugin(name: str, make: Callable[[], RunTracker], received: Received
                 close()
 
     return Plugin(name, (Metrics.TOPIC,), (Metrics,), TrackerHandler, None, retries=3, backoff_s=0.5)
+
+
+def plugins_beside(config: RunConfig, run_id: str, data: DataDir) -> list[Plugin]:
+    """Return the consumers; a tracker becomes a consumer of metrics.
+
+    Raises:
+        ConfigError: two have the same name; they would share one group, and each would see only a part of the
+            events.
+        PluginError: a consumer cannot be loaded.
+    """
+    plugins = [load_plugin(target) for target in config.consumers]
+    for place, spec in enumerate(config.trackers):
+        title, directory = tracker_title(spec), data.tracking(run_id)
+        make = partial(build_tracker, spec, directory, f"trackers.{place}")
+        plugins.append(_tracker_plugin(f"tracker-{title}", make, Received(directory, title)))
+    names = [plugin.name for plugin in plugins]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(
+            f"consumers, trackers: two are named {twice[0]!r}; give one another name, "
+            '@consumer(name="..."), or leave it out'
+        )
+    return plugins
+
+
+async def serve_beside(
+    log: EventLog, run_id: str, config: RunConfig, data: DataDir, stop: asyncio.Event
+) -> None:
+    """Host them until ``stop``, then let each read to the end; the first failure ends all."""
+    async with asyncio.TaskGroup() as hosts:
+        for plugin in plugins_beside(config, run_id, data):
+            hosts.create_task(run_plugin(log, plugin, data, stop=stop, run_id=run_id, drain=True))

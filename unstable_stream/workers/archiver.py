@@ -164,12 +164,12 @@ class ArchiveSink:
         self._open |= starts
         return starts
 
-    async def process(self, records: Sequence[StoredRecord], read_up_to: Positions) -> Positions:
+    async def process(self, records: Sequence[StoredRecord], read_up_to: Positions) -> None:
         """Prepare a batch, publish its dead letters and begin to store it (steps 2 to 4)."""
         # What was committed is stored.
         await self.retention.apply(self._committed)
         if not records:
-            return {}
+            return
         up_to = {(at.topic, at.partition): offset for at, offset in read_up_to.items()}
         prepared = await when_free(lambda: self.writer.prepare(records, up_to), self.stop)
         letters: list[Record] = []
@@ -183,9 +183,8 @@ class ArchiveSink:
             await asyncio.sleep(_READERS_TURN_S)
         store = when_free(lambda: self.writer.store(prepared), self.stop)
         self._storing, self._storing_up_to = asyncio.create_task(store), dict(read_up_to)
-        return {}
 
-    async def settle(self, read_up_to: Positions) -> None:
+    async def flush(self, read_up_to: Positions) -> None:
         """Wait until all is stored, then commit positions past offsets without records."""
         await self._stored()
         await self._commit(read_up_to)
@@ -204,14 +203,14 @@ class ArchiveSink:
         _log.error("records to be archived next are not in the log", reason=str(error))
         self._open.clear()
 
-    async def may_leave(self, elsewhere: Positions) -> bool:
+    async def may_finish(self, other_ends: Positions) -> bool:
         """Return true if the rest is archived; if not, wait: others archive it, or its partitions will be
         assigned here.
         """
         await self._stored()
         await when_free(self.writer.refresh, self.stop)
         archived = {TopicPartition(*where): at for where, at in self.writer.positions.items()}
-        behind = {at: end for at, end in elsewhere.items() if archived.get(at, 0) < end}
+        behind = {at: end for at, end in other_ends.items() if archived.get(at, 0) < end}
         return not behind or not await any_record(self.log, archived, behind)
 
     async def close(self) -> None:

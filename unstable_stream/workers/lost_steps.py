@@ -32,7 +32,7 @@ from unstable_stream.log.records import id_header
 from unstable_stream.reward_transformations import RewardProcessor, expected_step_ids
 from unstable_stream.runs.history import read_history
 from unstable_stream.runs.starts import check_whole, recorded_starts, run_events
-from unstable_stream.streams.fold_sink import group_of
+from unstable_stream.streams.processor import group_of
 
 __all__ = ["drop_events", "lost_steps"]
 

@@ -7,7 +7,7 @@ events in memory, for tests. ``unstable-stream consume module:name`` runs it on 
 from unstable_stream.streams.plugins.context import Context, Position
 from unstable_stream.streams.plugins.declare import Handler, Plugin, StateCodec, consumer
 from unstable_stream.streams.plugins.load import ENTRY_POINTS, Discovered, discovered_plugins, load_plugin
-from unstable_stream.streams.plugins.rehearse import metrics_of
+from unstable_stream.streams.plugins.worker import metrics_of
 
 __all__ = [
     "ENTRY_POINTS",

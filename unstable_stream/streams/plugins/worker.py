@@ -1,12 +1,13 @@
 """Run a plug-in's code on its own thread and event loop, so that slow code does not hold up anything else.
 
 All work of a plug-in happens on this one thread: opening, every event, its file of states, stopping.
+:func:`metrics_of` runs one over events in memory, without a log, for its tests.
 """
 
 import asyncio
 import inspect
 import traceback
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -17,10 +18,10 @@ from unstable_stream.errors import EventError, PluginError
 from unstable_stream.events import Event, Metrics, event_type
 from unstable_stream.log.port import StoredRecord, TopicPartition
 from unstable_stream.log.records import event_from_record, source_header
-from unstable_stream.streams.plugins import Context, Handler, Plugin, Position
-from unstable_stream.streams.plugins.rehearse import call_if_there
+from unstable_stream.streams.plugins.context import Context, Position
+from unstable_stream.streams.plugins.declare import Handler, Plugin
 
-__all__ = ["Attempt", "Failure", "PluginWorker"]
+__all__ = ["Attempt", "Failure", "PluginWorker", "metrics_of"]
 
 T = TypeVar("T")
 
@@ -108,7 +109,7 @@ class PluginWorker:
     async def _start(self) -> None:
         try:
             handler = self._plugin.open()
-            await call_if_there(handler, "start")
+            await _call_if_there(handler, "start")
         except Exception as error:
             raise PluginError(f"plug-in {self._plugin.name!r} does not start: {_reason(error)}") from error
         self._handler = handler
@@ -117,7 +118,7 @@ class PluginWorker:
         if self._handler is None:
             return
         try:
-            await call_if_there(self._handler, "stop")
+            await _call_if_there(self._handler, "stop")
         except Exception as error:
             raise PluginError(f"plug-in {self._plugin.name!r} failed to stop: {_reason(error)}") from error
 
@@ -142,7 +143,7 @@ class PluginWorker:
                     await result
             except PluginError:
                 raise  # a mistake in the plug-in's declaration, the same for every event
-            except Exception as error:  # noqa: BLE001 - a plug-in may raise anything; the record is set aside
+            except Exception as error:  # noqa: BLE001 - a plug-in may raise anything; the record is rejected
                 return self._undone(touched, Failure(index, _reason(error), False))
             metrics += context.emitted
             handled += 1
@@ -205,3 +206,50 @@ def _reason(error: Exception) -> str:
         where += f", from {Path(deepest.filename).name}:{deepest.lineno} in {deepest.name}"
     text = str(error)
     return f"{type(error).__name__}{': ' if text else ''}{text} (at {where})"
+
+
+# -- in memory ------------------------------------------------------------------------------------
+
+
+def metrics_of(plugin: Plugin, events: Iterable[Event]) -> list[Metrics]:
+    """Return the metrics that the plug-in emits for ``events``. Its exceptions are not caught.
+
+    Each topic is one partition. Do not call it inside a running event loop.
+    """
+    return asyncio.run(_rehearse(plugin, events))
+
+
+async def _rehearse(plugin: Plugin, events: Iterable[Event]) -> list[Metrics]:
+    handler = plugin.open()
+    emitted: list[Metrics] = []
+    states: dict[tuple[str, str], Any] = {}
+    offsets: dict[str, int] = {}
+    await _call_if_there(handler, "start")
+    for event in events:
+        topic = event.TOPIC
+        position = Position(topic, 0, offsets.setdefault(topic, 0))
+        offsets[topic] += 1
+        if topic not in plugin.topics or not plugin.wants(event):
+            continue
+        if plugin.state is None:
+            context = Context(plugin.name, event, position)
+        else:
+            where = (topic, event.run_id)
+            if where not in states:
+                states[where] = plugin.state()
+            context = Context(plugin.name, event, position, states[where])
+        result = handler.handle(event, context)
+        if inspect.isawaitable(result):
+            await result
+        emitted += context.emitted
+    await _call_if_there(handler, "stop")
+    return emitted
+
+
+async def _call_if_there(handler: object, method: str) -> None:
+    """Call a method, sync or ``async``, if the plug-in's class has it."""
+    called = getattr(handler, method, None)
+    if called is not None:
+        result = called()
+        if inspect.isawaitable(result):
+            await result
