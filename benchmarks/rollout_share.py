@@ -83,7 +83,7 @@ class MeasuredEngine(EngineActor):
         """Empty vLLM's prefix cache; the transformers engine has none."""
         engine = getattr(self._engine, "engine", None)
         if isinstance(engine, VllmEngine):
-            await engine._llm.reset_prefix_cache()
+            await engine._vllm.llm.reset_prefix_cache()
 
 
 class Bench:

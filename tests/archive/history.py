@@ -8,6 +8,7 @@ five moves, one per seat; it wins as seat 0 from the second checkpoint on, and a
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from unstable_stream.events import (
     Action,
@@ -91,16 +92,21 @@ class _Game:
         """Game turns of a seat: seats alternate from seat 0."""
         return [turn for turn in range(self.moves) if turn % 2 == seat]
 
+    def _head(self) -> dict[str, Any]:
+        return {
+            "run_id": self.run_id,
+            "game_id": self.game_id,
+            "game_index": self.index,
+            "split": self.split,
+            "env_id": ENV,
+            "seed": 1000 + self.index,
+        }
+
     def started(self) -> GameStarted:
         return GameStarted(
             event_id=event_id(self.run_id, "game-started", self.split, self.index),
-            run_id=self.run_id,
             occurred_at_ms=self.at_ms,
-            game_id=self.game_id,
-            game_index=self.index,
-            split=self.split,
-            env_id=ENV,
-            seed=1000 + self.index,
+            **self._head(),
             seats=tuple(
                 Seat(
                     seat=seat,
@@ -118,13 +124,8 @@ class _Game:
     def outcome(self) -> GameOutcome:
         return GameOutcome(
             event_id=event_id(self.run_id, "game-outcome", self.game_id),
-            run_id=self.run_id,
             occurred_at_ms=self.at_ms + _GAME_MS,
-            game_id=self.game_id,
-            game_index=self.index,
-            split=self.split,
-            env_id=ENV,
-            seed=1000 + self.index,
+            **self._head(),
             seats=tuple(
                 SeatResult(
                     seat=seat,
@@ -148,13 +149,8 @@ class _Game:
     def trajectory(self) -> Trajectory:
         return Trajectory(
             event_id=self.trajectory_id,
-            run_id=self.run_id,
             occurred_at_ms=self.at_ms + _GAME_MS,
-            game_id=self.game_id,
-            game_index=self.index,
-            split=self.split,
-            env_id=ENV,
-            seed=1000 + self.index,
+            **self._head(),
             seat=self.seat,
             model_uid=self.model(self.seat),
             policy_version=self.version,

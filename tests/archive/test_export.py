@@ -20,8 +20,7 @@ from unstable_stream.archive import (
     query,
     query_arrow,
 )
-from unstable_stream.archive.batches import export_batches
-from unstable_stream.archive.export import default_tables, export_run
+from unstable_stream.archive.export import default_tables, export_batches, export_run
 from unstable_stream.archive.reference import relations
 from unstable_stream.archive_address import MANIFEST
 from unstable_stream.errors import ArchiveError, RunError

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import deltalake
@@ -46,11 +47,6 @@ _RECORDS = stored(made_up_run())
 _TURNS = ("turns", "trajectories", "game_outcomes")
 
 
-@pytest.fixture
-def address(tmp_path: Path) -> str:
-    return f"delta:{tmp_path / 'shared'}"
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """What a DuckDB file has of all records: what a shared archive must have."""
@@ -82,19 +78,15 @@ def _batches(size: int) -> list[list[StoredRecord]]:
 
 def _made_at_once(address: str, archivers: int) -> list[tuple[str, int]]:
     """Return the archive's id and version as each archiver found them that made it at the same moment."""
-    barrier, made = threading.Barrier(archivers), list[tuple[str, int]]()
+    barrier = threading.Barrier(archivers)
 
-    def make() -> None:
+    def make(_: int) -> tuple[str, int]:
         barrier.wait()
         table = SharedTable(address, create=True)
-        made.append((table.archive_id, table.version))
+        return table.archive_id, table.version
 
-    threads = [threading.Thread(target=make) for _ in range(archivers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return made
+    with ThreadPoolExecutor(archivers) as threads:
+        return list(threads.map(make, range(archivers)))
 
 
 def test_archivers_that_make_it_at_the_same_time_have_one_archive_and_one_group(tmp_path: Path) -> None:
@@ -107,21 +99,13 @@ def test_writers_of_different_partitions_do_not_hinder_each_other(
     address: str, whole: dict[str, list[str]]
 ) -> None:
     """Each commit of one makes a commit of the other that it did not know of fail, and be made again."""
-    failures: list[BaseException] = []
 
     def work(share: int) -> None:
-        try:
-            mine = [r for r in _RECORDS if hash((r.topic, r.partition)) % 2 == share]
-            _write(address, [mine[start : start + 10] for start in range(0, len(mine), 10)])
-        except BaseException as error:  # noqa: BLE001  # whatever it is, it fails the test
-            failures.append(error)
+        mine = [r for r in _RECORDS if hash((r.topic, r.partition)) % 2 == share]
+        _write(address, [mine[start : start + 10] for start in range(0, len(mine), 10)])
 
-    threads = [threading.Thread(target=work, args=(share,)) for share in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(work, range(2)))
     assert content(address) == whole
     numbers = query(address, "SELECT count(*), count(DISTINCT record_number) FROM events").rows
     assert numbers == [(len(_RECORDS), len(_RECORDS))]

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from tests.inference.tiny_model import EOS_TOKEN_ID, VOCABULARY, build_adapter, build_tiny_model
 from unstable_stream.errors import ConfigError, EngineError
 from unstable_stream.inference.engine import Adapter, Completion, GenerationRequest, SamplingSettings
-from unstable_stream.inference.token_randomness import uniforms
+from unstable_stream.inference.generation import uniforms
 from unstable_stream.inference.transformers import engine as transformers_engine
 from unstable_stream.inference.transformers.engine import TransformersEngine
 

@@ -352,7 +352,7 @@ async def test_more_adapters_than_slots_take_turns_and_memory_stays_bounded(
     for index, completion in enumerate(found):
         assert_same(completion, reference.greedy(many[index % 6], prompt(index), 12))
     # vLLM's own count.
-    assert len(await engine._llm.list_loras()) == MAX_LORAS
+    assert len(await engine._vllm.llm.list_loras()) == MAX_LORAS
     assert after.completions - before.completions == 60
     tokens = sum(len(completion.token_ids) for completion in found)
     assert after.completion_tokens - before.completion_tokens == tokens
@@ -403,13 +403,13 @@ async def test_cancelling_the_caller_aborts_the_request_in_vllm(
 ) -> None:
     requests = [greedy(index, adapters[index % 3], 230) for index in range(40)]
     tasks = [asyncio.create_task(engine.generate(request)) for request in requests]
-    await until(lambda: engine._llm.get_num_unfinished_requests() >= 16)
+    await until(lambda: engine._vllm.llm.get_num_unfinished_requests() >= 16)
     for task in tasks:
         task.cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     # A few may have ended before.
     assert sum(isinstance(result, asyncio.CancelledError) for result in results) >= 16
-    assert engine._llm.get_num_unfinished_requests() == 0
+    assert engine._vllm.llm.get_num_unfinished_requests() == 0
     stats = engine.stats()
     assert (stats.queued, stats.running) == (0, 0)
     assert len((await engine.generate(greedy(0, adapters[2]))).token_ids) == 12
@@ -438,8 +438,8 @@ async def test_a_second_engine_in_the_same_process_dies_alone(
     assert (await second.generate(greedy(8, adapters[1]))).token_ids == expected.token_ids
     requests = [greedy(index, adapters[1], 230) for index in range(40)]
     tasks = [asyncio.create_task(second.generate(request)) for request in requests]
-    await until(lambda: second._llm.get_num_unfinished_requests() >= 16)
-    (process,) = second._llm.engine_core.resources.engine_manager.processes
+    await until(lambda: second._vllm.llm.get_num_unfinished_requests() >= 16)
+    (process,) = second._vllm.llm.engine_core.resources.engine_manager.processes
     process.kill()
     async with asyncio.timeout(120):
         results = await asyncio.gather(*tasks, return_exceptions=True)

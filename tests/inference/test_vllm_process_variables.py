@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from unstable_stream.errors import ConfigError, EngineError
-from unstable_stream.inference.vllm.engine import VllmEngine, _check_version
+from unstable_stream.inference.vllm.client import check_version
+from unstable_stream.inference.vllm.engine import VllmEngine
 from unstable_stream.inference.vllm.process_variables import (
     DEFAULTS,
     OWNER_VARIABLE,
@@ -90,12 +91,12 @@ def test_impossible_limits_are_refused_before_vllm_is_imported(monkeypatch: pyte
 @pytest.mark.parametrize("version", ["0.24.0", "0.31.2+cu129"])
 def test_a_vllm_that_mixes_up_adapters_is_refused(version: str) -> None:
     with pytest.raises(EngineError, match=rf"vLLM is {re.escape(version)}; expected 0.32 or newer"):
-        _check_version(version)
+        check_version(version)
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.32.1.dev3+g1a2b", "0.33.0+cu129", "1.0"])
 def test_newer_ones_are_taken(version: str) -> None:
-    _check_version(version)
+    check_version(version)
 
 
 # Stands in for vLLM: an owner starts an engine process, which starts a worker, which loads the guard. All

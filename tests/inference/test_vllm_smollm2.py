@@ -100,14 +100,14 @@ async def engine(smollm2: Path) -> AsyncIterator[VllmEngine]:
 @pytest.fixture
 def tap(engine: VllmEngine, monkeypatch: pytest.MonkeyPatch) -> Tap:
     tap = Tap([])
-    generate = engine._llm.generate
+    generate = engine._vllm.llm.generate
 
     async def tapped(*args: object, **kwargs: object) -> AsyncIterator[object]:
         async for result in generate(*args, **kwargs):
             yield result
         tap.cached.append(result.num_cached_tokens)
 
-    monkeypatch.setattr(engine._llm, "generate", tapped)
+    monkeypatch.setattr(engine._vllm.llm, "generate", tapped)
     return tap
 
 
@@ -210,7 +210,7 @@ async def test_more_requests_and_adapters_than_slots(
     found = await asyncio.gather(*map(engine.generate, requests))
     for request, completion in zip(requests, found, strict=True):
         assert_learners(learner, request, completion)
-    assert len(await engine._llm.list_loras()) <= MAX_LORAS
+    assert len(await engine._vllm.llm.list_loras()) <= MAX_LORAS
 
 
 async def test_a_request_in_flight_keeps_its_adapter_while_others_come_and_go(
@@ -290,4 +290,4 @@ async def test_an_adapter_that_vllm_would_apply_in_part_is_refused(
 
 
 async def test_adapters_are_applied_to_a_batch_at_once(engine: VllmEngine) -> None:
-    assert await engine._llm.collective_rpc("lora_products") == [["BatchedLoraCpu"]]
+    assert await engine._vllm.llm.collective_rpc("lora_products") == [["BatchedLoraCpu"]]

@@ -24,6 +24,7 @@ class _Joining:
 
     def __init__(self) -> None:
         self.asked = 0
+        self.topics: Sequence[str] = ()
 
     async def getmany(self, *partitions: object, timeout_ms: int) -> Mapping[Any, Sequence[Any]]:
         self.asked += 1
@@ -33,7 +34,11 @@ class _Joining:
     def partitions_for_topic(self, topic: str) -> set[int] | None:
         return None
 
-    def subscribe(self, topics: Sequence[str], listener: object) -> None: ...
+    def subscribe(self, topics: Sequence[str], listener: object) -> None:
+        self.topics = topics
+
+    def subscription(self) -> Sequence[str]:
+        return self.topics
 
     def assignment(self) -> frozenset[TopicPartition]:
         return frozenset()

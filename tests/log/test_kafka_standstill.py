@@ -98,6 +98,17 @@ class _Stubborn:
 
 
 @pytest.fixture
+def stubborn(monkeypatch: pytest.MonkeyPatch) -> _Stubborn:
+    made = _Stubborn()
+
+    async def getmany(consumer: AIOKafkaConsumer, *partitions: Any, timeout_ms: int = 0) -> Any:
+        return await made.getmany(consumer, *partitions, timeout_ms=timeout_ms)
+
+    monkeypatch.setattr(AIOKafkaConsumer, "getmany", getmany)
+    return made
+
+
+@pytest.fixture
 async def log(kafka_bootstrap: str) -> AsyncIterator[KafkaLog]:
     async with KafkaLog.open(f"kafka://{kafka_bootstrap}", environ={}, standstill_s=1.0) as opened:
         yield opened
@@ -113,14 +124,8 @@ async def _read(consumer: Consumer, count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("group", ["g", None])
 async def test_a_consumer_goes_on_through_other_connections(
-    log: KafkaLog, group: str | None, monkeypatch: pytest.MonkeyPatch
+    log: KafkaLog, group: str | None, stubborn: _Stubborn
 ) -> None:
-    stubborn = _Stubborn()
-
-    async def getmany(consumer: AIOKafkaConsumer, *partitions: Any, timeout_ms: int = 0) -> Any:
-        return await stubborn.getmany(consumer, *partitions, timeout_ms=timeout_ms)
-
-    monkeypatch.setattr(AIOKafkaConsumer, "getmany", getmany)
     topic = f"topic-{secrets.token_hex(6)}"
     group = group and f"{group}-{topic}"
     await log.create_topics([TopicSpec(topic, 2)])
@@ -147,14 +152,8 @@ async def test_a_consumer_goes_on_through_other_connections(
     await consumer.close()
 
 
-async def test_it_is_closed_while_it_is_opened_anew(log: KafkaLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    stubborn = _Stubborn()
+async def test_it_is_closed_while_it_is_opened_anew(log: KafkaLog, stubborn: _Stubborn) -> None:
     stubborn.stands = True
-
-    async def getmany(consumer: AIOKafkaConsumer, *partitions: Any, timeout_ms: int = 0) -> Any:
-        return await stubborn.getmany(consumer, *partitions, timeout_ms=timeout_ms)
-
-    monkeypatch.setattr(AIOKafkaConsumer, "getmany", getmany)
     topic = f"topic-{secrets.token_hex(6)}"
     await log.create_topics([TopicSpec(topic, 1)])
     await log.append([Record(topic, "k", b"1")])

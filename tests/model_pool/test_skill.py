@@ -7,7 +7,6 @@ import trueskill
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unstable_stream.errors import ConfigError
 from unstable_stream.model_pool import Skill, TrueSkillSettings, match_quality, rate_game, rate_pair
 
 DEFAULT = TrueSkillSettings()
@@ -152,18 +151,3 @@ def test_draw_probability_is_per_environment() -> None:
     assert other == rate_game(DEFAULT, "Drawish", pair, ranks)
     # Where draws are common, one says less about the difference.
     assert other["a"].mu < drawish["a"].mu < 30
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"sigma": 0.0}, "sigma is 0.0"),
-        ({"beta": -1.0}, "beta is -1.0"),
-        ({"tau": math.nan}, "tau is nan"),
-        ({"draw_probability": {"Tak": 1.0}}, "draw_probability of Tak is 1.0"),
-        ({"default_draw_probability": 0.0}, "draw_probability of default is 0.0"),
-    ],
-)
-def test_settings_are_checked(arguments: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        TrueSkillSettings(**arguments)  # type: ignore[arg-type]

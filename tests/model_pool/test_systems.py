@@ -90,12 +90,17 @@ def test_a_checkpoint_starts_at_its_parent_and_no_more_certain(
 @pytest.mark.parametrize(
     ("system", "arguments", "message"),
     [
+        (TrueSkillSettings, {"sigma": 0.0}, "sigma is 0.0"),
+        (TrueSkillSettings, {"beta": -1.0}, "beta is -1.0"),
+        (TrueSkillSettings, {"tau": math.nan}, "tau is nan"),
+        (TrueSkillSettings, {"draw_probability": {"Tak": 1.0}}, "draw_probability of Tak is 1.0"),
+        (TrueSkillSettings, {"default_draw_probability": 0.0}, "draw_probability of default is 0.0"),
         (Elo, {"k": 0.0}, "Elo k is 0.0"),
         (Elo, {"mu": math.inf}, "Elo mu is inf"),
         (OpenSkill, {"sigma": -1.0}, "OpenSkill sigma is -1.0"),
         (OpenSkill, {"tau": -1.0}, "OpenSkill tau is -1.0"),
     ],
 )
-def test_settings_are_checked(system: Any, arguments: dict[str, float], message: str) -> None:
+def test_settings_are_checked(system: Any, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         system(**arguments)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from unstable_stream.api.replaying import Replay
     from unstable_stream.api.what_if import Source
     from unstable_stream.api.why import Why
-    from unstable_stream.archive.batches import BatchFormat
+    from unstable_stream.archive.export import BatchFormat
     from unstable_stream.archive.exported import Manifest
     from unstable_stream.extensions import Spec
     from unstable_stream.hindsight.rating_set import Rerated
@@ -635,7 +635,7 @@ class Run:
             file_format: ``csv`` or ``parquet``.
             force: replace files that are there.
         """
-        from unstable_stream.archive.batches import export_batches
+        from unstable_stream.archive.export import export_batches
 
         return export_batches(self._place.archive, self._id, directory, file_format, force=force)
 

@@ -1,8 +1,15 @@
 """Keep every topic in one DuckDB file, raw and as typed tables, which can be read while a run writes it."""
 
 from unstable_stream.archive.batch import ArchivedRecord
-from unstable_stream.archive.dropping import DroppedRun, drop_run, dropped_error, dropped_runs, keep_dropped
-from unstable_stream.archive.missing import Missing, missing_in_archive
+from unstable_stream.archive.dropping import (
+    DroppedRun,
+    Missing,
+    drop_run,
+    dropped_error,
+    dropped_runs,
+    keep_dropped,
+    missing_in_archive,
+)
 from unstable_stream.archive.opening import archive_bytes, open_archive, open_store
 from unstable_stream.archive.read import (
     Cancel,

@@ -10,15 +10,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import duckdb
 import msgspec
 
 from unstable_stream.archive.batch import EVENTS
-from unstable_stream.archive.dropping import dropped_error
+from unstable_stream.archive.dropping import Missing, dropped_error
 from unstable_stream.archive.exported import ExportedTable, Manifest
-from unstable_stream.archive.missing import Missing
 from unstable_stream.archive.opening import open_archive
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.view_files import load_views
@@ -28,16 +27,16 @@ from unstable_stream.events.run_ids import pick_run
 from unstable_stream.stores import Store, checked_address, is_address
 from unstable_stream.version import __version__
 
-__all__ = [
-    "default_tables",
-    "export_run",
-    "find_exported_run",
-    "with_plain_json",
-    "written_beside",
-]
+__all__ = ["BatchFormat", "default_tables", "export_batches", "export_run", "find_exported_run"]
 
 # Rows of `events` and `turns` are kilobytes; whoever reads a file has a group of them in memory at a time.
 _ROW_GROUP_ROWS: Final = 20_480
+BatchFormat: TypeAlias = Literal["csv", "parquet"]
+
+_BATCH_OPTIONS: Final[dict[str, str]] = {
+    "csv": "FORMAT csv, HEADER",
+    "parquet": "FORMAT parquet, COMPRESSION zstd",
+}
 
 
 def default_tables() -> list[str]:
@@ -207,3 +206,60 @@ def find_exported_run(connection: duckdb.DuckDBPyConnection, run: str) -> tuple[
     except RunError as error:
         raise dropped_error(connection, run) or error from None
     return run_id, names[run_id]
+
+
+def export_batches(
+    archive: ArchiveAddress,
+    run: str,
+    directory: Path | str,
+    file_format: BatchFormat = "csv",
+    *,
+    force: bool = False,
+    timeout_s: float = 30.0,
+) -> list[Path]:
+    """Write the view ``training_batches`` of one run as a file for each update, in the order of the batch.
+
+    Args:
+        archive: the DuckDB file.
+        run: the run's id, or an unambiguous beginning of it.
+        directory: where ``train_data_step_N.csv``, or ``.parquet``, go; made if it does not exist.
+        file_format: ``csv`` or ``parquet``.
+        force: replace files that are there already.
+        timeout_s: how long to wait while another process writes to the archive.
+
+    Returns:
+        The files, by update; none for a run without updates.
+
+    Raises:
+        RunError: no such run, or several; lists what is there.
+        ArchiveError: the format is another, a file is there already, or one cannot be written.
+        ArchiveBusyError: another process held the archive past the deadline.
+    """
+    if file_format not in _BATCH_OPTIONS:
+        raise ArchiveError(f"batches as {file_format!r}: expected one of {', '.join(_BATCH_OPTIONS)}")
+    target = Path(directory).absolute()
+    with written_beside(target) as partial:
+        with open_archive(archive, files=True, timeout_s=timeout_s) as connection:
+            run_id, _ = find_exported_run(connection, run)
+            # Joined once: the texts are kilobytes, and there may be thousands of updates.
+            connection.execute(
+                "CREATE OR REPLACE TEMP TABLE exported_batches AS SELECT * EXCLUDE (run_id) "
+                "FROM training_batches WHERE run_id = ? ORDER BY update, batch_position",
+                [run_id],
+            )
+            updates = connection.execute("SELECT DISTINCT update FROM exported_batches ORDER BY 1").fetchall()
+            files = [f"train_data_step_{update}.{file_format}" for (update,) in updates]
+            there = [name for name in files if (target / name).exists()]
+            if there and not force:
+                raise ArchiveError(f"{target} has {there[0]} already; replace such files with --force")
+            rows = f"SELECT {with_plain_json(connection, 'exported_batches')} FROM exported_batches"
+            for (update,), name in zip(updates, files, strict=True):
+                quoted = str(partial / name).replace("'", "''")
+                connection.execute(
+                    f"COPY ({rows} WHERE update = {update:d} ORDER BY batch_position) "
+                    f"TO '{quoted}' ({_BATCH_OPTIONS[file_format]})"
+                )
+        target.mkdir(exist_ok=True)
+        for name in files:
+            (partial / name).replace(target / name)
+    return [target / name for name in files]

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import duckdb
@@ -61,25 +61,16 @@ class RecordReader:
         self._numbers: dict[tuple[str, int], tuple[int, int]] = {}
         try:
             with self._lock:
-                connection = self._hold()
-                known = self._log_ids(connection)
-            self.log_id = self._choose(known, log_id)
+                found = self._hold().execute("SELECT DISTINCT log_id FROM positions").fetchall()
         finally:
             self.release()
-
-    @staticmethod
-    def _log_ids(connection: duckdb.DuckDBPyConnection) -> list[str]:
-        return [row[0] for row in connection.execute("SELECT DISTINCT log_id FROM positions").fetchall()]
-
-    def _choose(self, known: Sequence[str], log_id: str | None) -> str:
-        if log_id is not None:
-            return log_id
-        if len(known) > 1:
+        known = sorted(row[0] for row in found)
+        if log_id is None and len(known) > 1:
             raise ArchiveError(
-                f"the archive {self.path} holds the records of {len(known)} logs, choose one with --log-id: "
-                + ", ".join(sorted(known))
+                f"the archive {path} holds the records of {len(known)} logs, choose one with --log-id: "
+                + ", ".join(known)
             )
-        return known[0] if known else ""
+        self.log_id: str = log_id if log_id is not None else known[0] if known else ""
 
     def partitions(self) -> dict[tuple[str, int], tuple[int, int]]:
         """(topic, partition) to the first archived offset and the one after the last archived."""
@@ -96,15 +87,12 @@ class RecordReader:
                 ) AS e USING (topic, "partition")
                 WHERE p.log_id = $log
                 ORDER BY ALL""",
-            {},
         )
         return {(topic, partition): (first, end) for topic, partition, first, end in rows}
 
     def ends(self) -> dict[tuple[str, int], int]:
         """(topic, partition) to the offset after the last archived."""
-        rows = self._query(
-            """SELECT topic, "partition", next_offset FROM positions WHERE log_id = $log""", {}
-        )
+        rows = self._query("""SELECT topic, "partition", next_offset FROM positions WHERE log_id = $log""")
         return {(topic, partition): end for topic, partition, end in rows}
 
     def missing(self) -> dict[tuple[str, int], list[tuple[int, int]]]:
@@ -116,31 +104,21 @@ class RecordReader:
         for topic, partition, first, end in self._query(
             """SELECT topic, "partition", first_offset, next_offset FROM missing_records
                 WHERE log_id = $log ORDER BY ALL""",
-            {},
         ):
             found.setdefault((topic, partition), []).append((first, end))
         return found
 
     def first_at(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
         """Return the first offset with a time at or after this one; ``None`` if no archived record has."""
-        rows = self._query(
-            f"""SELECT min("offset") FROM events
-                WHERE log_id = $log AND topic = $topic AND "partition" = $partition AND timestamp_ms >= $time
-                    {self._numbered(topic, partition, 0)}""",
-            {"topic": topic, "partition": partition, "time": timestamp_ms},
-        )
-        found: int | None = rows[0][0]
+        found: int | None
+        condition = "AND timestamp_ms >= $time"
+        ((found,),) = self._of('min("offset")', topic, partition, condition, time=timestamp_ms)
         return found
 
     def newest_time_ms(self, topic: str, partition: int) -> int | None:
         """Return the newest time of the archived records of a partition; ``None``: there are none."""
-        rows = self._query(
-            f"""SELECT max(timestamp_ms) FROM events
-                WHERE log_id = $log AND topic = $topic AND "partition" = $partition
-                    {self._numbered(topic, partition, 0)}""",
-            {"topic": topic, "partition": partition},
-        )
-        found: int | None = rows[0][0]
+        found: int | None
+        ((found,),) = self._of("max(timestamp_ms)", topic, partition)
         return found
 
     def read(self, topic: str, partition: int, start: int, end: int, limit: int = 2000) -> list[ArchivedRow]:
@@ -148,18 +126,13 @@ class RecordReader:
 
         There are at most ``limit``, and fewer where offsets are missing between them.
         """
-        where: dict[str, object] = {"topic": topic, "partition": partition}
+        columns = '"offset", key, coalesce(encode(value), value_bytes), headers, timestamp_ms, type'
+        piece = 'AND "offset" >= $start AND "offset" < $stop'
         while start < end:
             # By offsets, not by LIMIT: sorting only what is wanted is several times as fast.
             stop = min(start + limit, end)
-            rows = self._query(
-                f"""SELECT "offset", key, coalesce(encode(value), value_bytes), headers, timestamp_ms, type
-                    FROM events
-                    WHERE log_id = $log AND topic = $topic AND "partition" = $partition
-                        AND "offset" >= $start AND "offset" < $stop
-                        {self._numbered(topic, partition, start, stop)}
-                    ORDER BY "offset" """,
-                where | {"start": start, "stop": stop},
+            rows = self._of(
+                columns, topic, partition, piece, 'ORDER BY "offset"', start, stop, start=start, stop=stop
             )
             if rows:
                 return [
@@ -168,16 +141,34 @@ class RecordReader:
                     )
                     for offset, key, value, headers, time_ms, kind in rows
                 ]
-            ((found,),) = self._query(
-                f"""SELECT min("offset") FROM events
-                    WHERE log_id = $log AND topic = $topic AND "partition" = $partition AND "offset" >= $stop
-                        {self._numbered(topic, partition, stop)}""",
-                where | {"stop": stop},
-            )
+            behind = 'AND "offset" >= $stop'
+            ((found,),) = self._of('min("offset")', topic, partition, behind, first=stop, stop=stop)
             if found is None:
                 return []
             start = found
         return []
+
+    def _of(
+        self,
+        columns: str,
+        topic: str,
+        partition: int,
+        condition: str = "",
+        order: str = "",
+        first: int = 0,
+        last: int | None = None,
+        **given: object,
+    ) -> list[Any]:
+        """Select from the records of a partition, with offsets from ``first`` to before ``last``."""
+        return self._query(
+            f"""SELECT {columns} FROM events
+                WHERE log_id = $log AND topic = $topic AND "partition" = $partition {condition}
+                    {self._numbered(topic, partition, first, last)}
+                {order}""",
+            topic=topic,
+            partition=partition,
+            **given,
+        )
 
     def _numbered(self, topic: str, partition: int, start: int, stop: int | None = None) -> str:
         """Return a condition by which a reader of a shared archive passes over files and parts of files: they
@@ -188,8 +179,7 @@ class RecordReader:
         if (topic, partition) not in self._numbers:
             rows = self._query(
                 'SELECT topic, "partition", first_number, end_number FROM partition_numbers '
-                "WHERE log_id = $log",
-                {},
+                "WHERE log_id = $log"
             )
             self._numbers = {(of_topic, number): (first, end) for of_topic, number, first, end in rows}
         if (topic, partition) not in self._numbers:
@@ -216,7 +206,7 @@ class RecordReader:
             self._timer.start()
         return self._connection
 
-    def _query(self, sql: str, parameters: dict[str, object]) -> list[Any]:
+    def _query(self, sql: str, **parameters: object) -> list[Any]:
         with self._lock:
             connection = self._hold()
             try:

@@ -5,31 +5,11 @@ from typing import Final, NamedTuple
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.store import SCHEMA_VERSION
 from unstable_stream.archive.tables import TABLES
+from unstable_stream.archive.tables.own import DROPPED, MISSING, POSITIONS
 from unstable_stream.archive.view_files import load_views
 
 __all__ = ["ArchiveRelation", "relations"]
 
-_POSITIONS: Final = {
-    "log_id": "The log.",
-    "topic": "Topic.",
-    "partition": "Partition of the topic.",
-    "next_offset": "Offset of the next record to archive.",
-}
-_MISSING: Final = {
-    "log_id": "The log.",
-    "topic": "Topic.",
-    "partition": "Partition of the topic.",
-    "first_offset": "The first missing offset.",
-    "next_offset": "The offset after the last missing one.",
-    "since_ms": "Time of the newest record that was archived before, Unix milliseconds; `NULL`: none.",
-}
-_DROPPED: Final = {
-    "run_id": "The run.",
-    "name": "Its display name.",
-    "started_at": "UTC.",
-    "dropped_at": "UTC.",
-    "records": "The number of records that were taken out.",
-}
 _VERSION: Final = {
     "version": f"Of the tables; {SCHEMA_VERSION} now.",
     "package_version": "The unstable_stream that last changed the views.",
@@ -59,26 +39,7 @@ def relations() -> tuple[ArchiveRelation, ...]:
     views = [ArchiveRelation(it.name, "view", it.doc, it.columns, it.example) for it in load_views()]
     tables = [
         ArchiveRelation(table.name, "table", table.doc, {column.name: column.doc for column in table.columns})
-        for table in (EVENTS, *TABLES)
+        for table in (EVENTS, *TABLES, POSITIONS, MISSING, DROPPED)
     ]
-    own = [
-        ArchiveRelation(
-            "positions", "table", "How far the archive has read each partition of each log.", _POSITIONS
-        ),
-        ArchiveRelation(
-            "missing_records",
-            "table",
-            "Offsets that the log deleted before they were archived: their records are not here. The view "
-            "`missing_of_runs` tells which runs they may be of.",
-            _MISSING,
-        ),
-        ArchiveRelation(
-            "dropped_runs",
-            "table",
-            "Runs that were dropped from this archive: nothing else here is of them, and nothing of them is "
-            "archived again.",
-            _DROPPED,
-        ),
-        ArchiveRelation("schema_version", "table", "What wrote this file, one row.", _VERSION),
-    ]
-    return (*views, *tables, *own)
+    version = ArchiveRelation("schema_version", "table", "What wrote this file, one row.", _VERSION)
+    return (*views, *tables, version)

@@ -22,6 +22,7 @@ from unstable_stream.archive.limits import Settings, lock, reader_settings
 from unstable_stream.archive.sql_errors import explain
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.tables.declare import Column
+from unstable_stream.archive.tables.own import DROPPED, MISSING, POSITIONS
 from unstable_stream.archive.view_files import load_views, macros
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
@@ -74,27 +75,13 @@ _STORAGE_VERSION: Final = "v1.4.0"
 _MAKER: Final = slice(52, 84)
 _NAME: Final = "archive"
 _RENEWED: Final = "renewed"
-_POSITIONS: Final = (
-    'CREATE TABLE positions (log_id VARCHAR, topic VARCHAR, "partition" INTEGER, next_offset BIGINT, '
-    'PRIMARY KEY (log_id, topic, "partition"))'
-)
-MISSING: Final = (
-    'CREATE TABLE IF NOT EXISTS missing_records (log_id VARCHAR, topic VARCHAR, "partition" INTEGER, '
-    "first_offset BIGINT, next_offset BIGINT, since_ms BIGINT)"
-)
-DROPPED: Final = (
-    "CREATE TABLE IF NOT EXISTS dropped_runs (run_id VARCHAR, name VARCHAR, started_at TIMESTAMP, "
-    "dropped_at TIMESTAMP, records BIGINT)"
-)
 
 
 @functools.cache
 def definitions_digest() -> str:
     """Return a digest of all tables, macros and views: an archive made by other definitions has another."""
     statements = [
-        MISSING,
-        DROPPED,
-        *(table.create_sql() for table in TABLES),
+        *(table.create_sql() for table in (MISSING, DROPPED, *TABLES)),
         macros(),
         *(view.query for view in load_views()),
     ]
@@ -150,12 +137,11 @@ def connect_file(path: Path, *, read_only: bool, files: bool, timeout_s: float) 
 def _supply(connection: Connection) -> None:
     """Put tables and columns that an older package did not have before its own, without values."""
     lacking, whole = _lacking_columns(connection), with_all_columns(connection)
-    for statement in (MISSING, DROPPED, *(table.create_sql() for table in TABLES)):
-        name = statement.split("(")[0].split()[-1].strip('"')
-        if name not in lacking:
-            connection.execute(statement.replace("CREATE TABLE", "CREATE TEMP TABLE", 1))
-        elif lacking[name]:
-            connection.execute(f'CREATE TEMP VIEW "{name}" AS {whole[name]}')
+    for table in (MISSING, DROPPED, *TABLES):
+        if table.name not in lacking:
+            connection.execute(table.create_sql().replace("CREATE TABLE", "CREATE TEMP TABLE", 1))
+        elif lacking[table.name]:
+            connection.execute(f'CREATE TEMP VIEW "{table.name}" AS {whole[table.name]}')
 
 
 def with_all_columns(connection: Connection) -> dict[str, str]:
@@ -373,9 +359,7 @@ def ensure_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
         _upgrade(connection)
     if digest != definitions_digest():
         connection.execute("BEGIN")
-        for statement in (MISSING, DROPPED):
-            connection.execute(statement)
-        for table in TABLES:
+        for table in (MISSING, DROPPED, *TABLES):
             connection.execute(table.create_sql())  # an older package has fewer tables
             for statement in table.widen_sql():
                 connection.execute(statement)
@@ -398,7 +382,8 @@ def _create_tables(connection: duckdb.DuckDBPyConnection) -> tuple[int, str]:
     connection.execute("BEGIN")
     for table in (EVENTS, *TABLES):
         connection.execute(table.create_sql())
-    connection.execute(_POSITIONS)
+    keyed = POSITIONS.create_sql().removesuffix(")")
+    connection.execute(f'{keyed}, PRIMARY KEY (log_id, topic, "partition"))')
     connection.execute(
         "CREATE TABLE schema_version (version INTEGER, package_version VARCHAR, views_digest VARCHAR, "
         "archive_id VARCHAR, next_record BIGINT, traced_from BIGINT)"

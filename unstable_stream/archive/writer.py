@@ -18,9 +18,10 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from unstable_stream.archive.batch import ArchivedRecord, RowBatch
+from unstable_stream.archive.batch import ARROW_TYPES, ArchivedRecord, RowBatch
 from unstable_stream.archive.opening import open_store
 from unstable_stream.archive.records import RecordReader
+from unstable_stream.archive.tables.own import MISSING
 from unstable_stream.archive.writing import LogPartition, Prepared, Written, lacks_records
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.log_lines import get_logger
@@ -28,6 +29,7 @@ from unstable_stream.log_lines import get_logger
 __all__ = ["ArchiveWriter"]
 
 _log = get_logger(__name__)
+_MISSING = pa.schema([(column.name, ARROW_TYPES[column.sql_type]) for column in MISSING.columns])
 
 
 class ArchiveWriter:
@@ -192,15 +194,3 @@ class ArchiveWriter:
             return reader.newest_time_ms(place.topic, place.partition)
         finally:
             reader.release()
-
-
-_MISSING = pa.schema(
-    [
-        ("log_id", pa.string()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("first_offset", pa.int64()),
-        ("next_offset", pa.int64()),
-        ("since_ms", pa.int64()),
-    ]
-)

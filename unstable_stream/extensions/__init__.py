@@ -18,7 +18,7 @@ from unstable_stream.extensions.arguments import RemembersArguments
 from unstable_stream.extensions.build import build
 from unstable_stream.extensions.imports import forget_changed_files, loading, search
 from unstable_stream.extensions.kinds import KINDS, Kind
-from unstable_stream.extensions.load import entry_points_of, is_extension, load
+from unstable_stream.extensions.load import entry_points_of, is_extension, load, use_of
 from unstable_stream.extensions.objects import needs_this_process, reference_to, references_to
 from unstable_stream.extensions.permission import (
     ALLOW_CODE,
@@ -29,7 +29,6 @@ from unstable_stream.extensions.permission import (
     pattern_of,
 )
 from unstable_stream.extensions.reference import Reference, Spec, absolute
-from unstable_stream.extensions.use import use_of
 
 __all__ = [
     "ALLOW_CODE",

@@ -1,19 +1,26 @@
 """Load the class, function or object that a reference names, from any of its five places."""
 
 import sys
-from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points
+from functools import cache, lru_cache
+from importlib.metadata import (
+    EntryPoint,
+    PackageNotFoundError,
+    entry_points,
+    packages_distributions,
+    version,
+)
 from types import ModuleType
 from typing import Any
 
 from unstable_stream.errors import ConfigError
-from unstable_stream.extensions.imports import NotImportableError, import_file, import_module
+from unstable_stream.events import ExtensionUse
+from unstable_stream.extensions.imports import NotImportableError, digest_of, import_file, import_module
 from unstable_stream.extensions.kinds import Kind
-from unstable_stream.extensions.objects import registered
+from unstable_stream.extensions.objects import registered, source_digest
 from unstable_stream.extensions.permission import check_allowed
 from unstable_stream.extensions.reference import OBJECT_PREFIX, Reference
 
-__all__ = ["entry_points_of", "is_extension", "load", "module_of"]
+__all__ = ["entry_points_of", "is_extension", "load", "use_of"]
 
 
 def entry_points_of(kind: Kind) -> dict[str, EntryPoint]:
@@ -97,3 +104,41 @@ def module_of(kind: Kind, reference: Reference, where: str) -> tuple[ModuleType,
         raise ConfigError(f"{where}: {target!r}: expected package.module:Name or path/to/file.py:Name")
     check_allowed(target, f"{where}:")
     return import_module(module), name
+
+
+def use_of(kind: Kind, reference: Reference, where: str = "") -> ExtensionUse:
+    """Return kind and target, and the identity of the code: distribution and version, source digest.
+
+    Raises:
+        ConfigError: this process cannot load the code.
+    """
+    where = where or kind.key
+    if reference.target.startswith(OBJECT_PREFIX):
+        digest = source_digest(registered(reference.target, where))
+        return ExtensionUse(kind=kind.name, target=reference.target, sha256=digest)
+    try:
+        module, _ = module_of(kind, reference, where)
+    except NotImportableError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    distribution, its_version = ("", "") if reference.file else _distribution(module.__name__)
+    return ExtensionUse(
+        kind=kind.name,
+        target=reference.target,
+        distribution=distribution,
+        version=its_version,
+        sha256=digest_of(module),
+    )
+
+
+def _distribution(module: str) -> tuple[str, str]:
+    for name in _distributions().get(module.partition(".")[0], ()):
+        try:
+            return name, version(name)
+        except PackageNotFoundError:
+            continue  # the package is half removed: its metadata is missing
+    return "", ""
+
+
+@cache
+def _distributions() -> dict[str, list[str]]:
+    return dict(packages_distributions())

@@ -15,7 +15,6 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, Final, TextIO, TypeAlias
 
 import numpy as np
@@ -112,9 +111,7 @@ class PrivateRandomness:
         _NUMPY.update(self._numpy)
         sys.stdout = _DISCARD
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         sys.stdout = self._outer_stdout
         _NUMPY.update(self._outer_numpy)
         _PYTHON.update(self._outer_python)

@@ -47,26 +47,24 @@ def extract_boxed(completion: str) -> tuple[str, dict[str, bool]]:
     """
     answer = after_thoughts(completion)
     content = _last_boxed(answer)
-    if content is None or not content.strip():
-        return answer.strip(), {"correct_answer_format": False}
-    return _bracketed(content.strip()), {"correct_answer_format": True}
+    return _extracted(answer, _bracketed(content.strip()) if content and content.strip() else None)
 
 
 def extract_bracketed(completion: str) -> tuple[str, dict[str, bool]]:
     """Return the last ``[…]`` after the thoughts, and whether there was one; else all that follows them."""
     answer = after_thoughts(completion)
     found = _BRACKETS.findall(answer)
-    if not found:
-        return answer.strip(), {"correct_answer_format": False}
-    return found[-1], {"correct_answer_format": True}
+    return _extracted(answer, found[-1] if found else None)
 
 
 def _extract_first_bracketed(completion: str) -> tuple[str, dict[str, bool]]:
     answer = after_thoughts(completion)
     found = _BRACKETS.search(answer)
-    if found is None:
-        return answer.strip(), {"correct_answer_format": False}
-    return found.group(), {"correct_answer_format": True}
+    return _extracted(answer, found and found.group())
+
+
+def _extracted(answer: str, action: str | None) -> tuple[str, dict[str, bool]]:
+    return answer.strip() if action is None else action, {"correct_answer_format": action is not None}
 
 
 def _extract_boxed_after_thought(completion: str) -> tuple[str, dict[str, bool]]:

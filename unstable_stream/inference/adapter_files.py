@@ -15,6 +15,7 @@ __all__ = [
     "check_adapter_files",
     "check_target_modules",
     "heads_and_embeddings",
+    "tensors_of",
     "weight_shapes",
     "weights_sha256",
 ]
@@ -122,10 +123,14 @@ def weights_sha256(adapter: Adapter) -> str:
 
 
 def _header(file: Path) -> dict[str, tuple[int, ...]]:
-    """Read shapes by tensor name from a safetensors file: a little-endian uint64 length, then JSON."""
+    return {name: tuple(entry["shape"]) for name, entry in tensors_of(file).items()}
+
+
+def tensors_of(file: Path) -> dict[str, Any]:
+    """Read what a safetensors file says of each tensor: a little-endian uint64 length, then JSON."""
     with file.open("rb") as stream:
         (length,) = struct.unpack("<Q", stream.read(8))
         if length > file.stat().st_size:
             raise ValueError(f"{file} is no safetensors file or was cut short")
-        header = json.loads(stream.read(length))
-    return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+        header: dict[str, Any] = json.loads(stream.read(length))
+    return {name: entry for name, entry in header.items() if name != "__metadata__"}

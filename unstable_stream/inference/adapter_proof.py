@@ -8,7 +8,7 @@ log-probabilities with and without the adapter. An engine scores them each time 
 import math
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,30 +142,9 @@ class AdapterProver:
             f"{self._dtype} in the engine); no game is played with it, and the engine must be started anew"
         )
 
-    def _note(
-        self,
-        adapter: Adapter,
-        result: str,
-        *,
-        difference: float | None = None,
-        largest_difference: float | None = None,
-        tolerance: float | None = None,
-        base_difference: float | None = None,
-        duration_ms: float = 0.0,
-    ) -> None:
-        self._results.append(
-            AdapterResult(
-                model_uid=adapter.uid,
-                result=result,
-                sha256=adapter.sha256,
-                at_ms=time.time_ns() // 1_000_000,
-                difference=difference,
-                largest_difference=largest_difference,
-                tolerance=tolerance,
-                base_difference=base_difference,
-                duration_ms=duration_ms,
-            )
-        )
+    def _note(self, adapter: Adapter, result: str, **numbers: Any) -> None:
+        at_ms = time.time_ns() // 1_000_000
+        self._results.append(AdapterResult(adapter.uid, result, adapter.sha256, at_ms, **numbers))
 
 
 def _joined(sequences: Sequence[ProbeSequence], field: str) -> NDArray[np.float64]:

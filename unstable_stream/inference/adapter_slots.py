@@ -34,7 +34,6 @@ class AdapterSlots:
 
     def __init__(
         self,
-        *,
         max_live: int,
         max_loaded: int,
         load: Callable[[Adapter, int], Awaitable[None]],

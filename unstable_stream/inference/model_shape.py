@@ -1,13 +1,12 @@
 """The shape of a base model, from ``config.json`` and the headers of its weights; loads no library."""
 
-import json
 import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from unstable_stream.errors import ConfigError
+from unstable_stream.inference.adapter_files import tensors_of
 from unstable_stream.inference.model_config import (
     context_tokens,
     read_config,
@@ -71,9 +70,10 @@ def read_shape(model_path: Path | str) -> ModelShape:
         rows = vocabulary_size(whole)
         if context is None or rows is None:
             raise ValueError("config.json gives no context length, or no vocabulary")
-        weights = [_header(path) for path in sorted(directory.glob("*.safetensors"))]
-        names = {name for header in weights for name in header}
-        tensors = [tensor for header in weights for name, tensor in header.items() if name != "__metadata__"]
+        named = [
+            pair for path in sorted(directory.glob("*.safetensors")) for pair in tensors_of(path).items()
+        ]
+        tensors = [tensor for _, tensor in named]
         heads = int(config["num_attention_heads"])
         hidden = int(config["hidden_size"])
         return ModelShape(
@@ -87,18 +87,10 @@ def read_shape(model_path: Path | str) -> ModelShape:
             head_size=int(config.get("head_dim") or hidden // heads),
             vocabulary=rows,
             max_positions=context,
-            tied="lm_head.weight" not in names,
+            tied="lm_head.weight" not in dict(named),
         )
     except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
         raise ConfigError(
             f"{directory}: its memory cannot be foretold ({type(error).__name__}: {error}); expected "
             "config.json and *.safetensors of a decoder as transformers saves them"
         ) from error
-
-
-def _header(path: Path) -> dict[str, Any]:
-    """Return the header of a safetensors file: its length in eight bytes, then JSON."""
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        header: dict[str, Any] = json.loads(file.read(length))
-    return header

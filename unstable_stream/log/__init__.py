@@ -4,31 +4,4 @@
 into records and back. Importing the package loads no adapter.
 """
 
-from unstable_stream.log.port import (
-    Consumer,
-    EventLog,
-    Positions,
-    Producer,
-    Record,
-    Start,
-    StoredRecord,
-    TopicPartition,
-    TopicSpec,
-    Transaction,
-)
-from unstable_stream.log.records import event_from_record, record_from_event
-
-__all__ = [
-    "Consumer",
-    "EventLog",
-    "Positions",
-    "Producer",
-    "Record",
-    "Start",
-    "StoredRecord",
-    "TopicPartition",
-    "TopicSpec",
-    "Transaction",
-    "event_from_record",
-    "record_from_event",
-]
+__all__: list[str] = []

@@ -7,8 +7,7 @@ with a warning that names its position; the archiver sets it aside.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Self, TypeAlias
 
 from unstable_stream.errors import EventError, EventLogError, LogUnavailableError, OffsetOutOfRangeError
@@ -52,10 +51,7 @@ async def ends_of(log: EventLog, topics: Iterable[str]) -> dict[TopicPartition, 
     Raises:
         UnknownTopicError: a topic does not exist.
     """
-    ends: dict[TopicPartition, int] = {}
-    for topic in topics:
-        ends |= await log.end_offsets(topic)
-    return ends
+    return await _of_topics(log.end_offsets, topics)
 
 
 async def check_offsets(log: EventLog, positions: Positions, *, expiring: bool = False) -> None:
@@ -77,10 +73,16 @@ async def high_watermarks_of(log: EventLog, topics: Iterable[str]) -> dict[Topic
     Raises:
         UnknownTopicError: a topic does not exist.
     """
-    marks: dict[TopicPartition, int] = {}
+    return await _of_topics(log.high_watermarks, topics)
+
+
+async def _of_topics(
+    find: Callable[[str], Awaitable[Positions]], topics: Iterable[str]
+) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
     for topic in topics:
-        marks |= await log.high_watermarks(topic)
-    return marks
+        found |= await find(topic)
+    return found
 
 
 async def settled_ends(
@@ -200,9 +202,7 @@ class TopicReader:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 
@@ -276,9 +276,7 @@ async def any_record(log: EventLog, starts: Positions, ends: Positions) -> bool:
     Partitions that are not in ``starts`` are looked at from their beginning.
     """
     topics = sorted({at.topic for at in ends})
-    begins: dict[TopicPartition, int] = {}
-    for topic in topics:
-        begins |= await log.beginning_offsets(topic)
+    begins = await _of_topics(log.beginning_offsets, topics)
     first = {at: max(begins[at], starts.get(at, 0)) for at in ends}
     async with (
         await TopicReader.open(log, topics, starts=first, ends=ends) as reader,

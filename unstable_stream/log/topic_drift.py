@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from unstable_stream.errors import EventLogError, PartitionsChangedError
+from unstable_stream.errors import EventLogError, PartitionsChangedError, UnknownTopicError
 from unstable_stream.log.port import EventLog, TopicSpec
 from unstable_stream.log.topics import load_topics
 from unstable_stream.log_lines import get_logger
@@ -13,6 +13,8 @@ __all__ = [
     "WHEN_OPENED",
     "Drift",
     "Setting",
+    "check_partition",
+    "check_partitions",
     "create_declared_topics",
     "find_drift",
     "partitions_changed",
@@ -122,6 +124,25 @@ def remedy(drift: Drift, log: str, place: str = "") -> str:
         f"topic's records away instead: kafka-topics.sh --bootstrap-server {brokers} --delete "
         f"--topic {drift.topic} && unstable-stream topics create{place}"
     )
+
+
+def check_partitions(spec: TopicSpec, existing: int | None) -> None:
+    """Raise :class:`EventLogError` for a topic that cannot be, or exists with other partitions."""
+    if spec.partitions < 1:
+        raise EventLogError(f"topic {spec.name!r}: {spec.partitions} partitions, expected at least 1.")
+    if existing and existing != spec.partitions:
+        raise EventLogError(
+            f"topic {spec.name!r} exists with {existing} partitions, {spec.partitions} were asked for: "
+            "the records of a key would lie on two partitions. Use another log."
+        )
+
+
+def check_partition(topic: str, partition: int, partitions: int) -> None:
+    """Raise :class:`UnknownTopicError` for a partition that a topic does not have."""
+    if not 0 <= partition < partitions:
+        raise UnknownTopicError(
+            f"unknown partition {topic}[{partition}]: the topic has partitions 0 to {partitions - 1}."
+        )
 
 
 def partitions_changed(topic: str, before: int, now: int, when: str) -> PartitionsChangedError:

@@ -17,7 +17,7 @@ fold knows who is rated against whom and where a model starts. A rating system
   opponents, the start is the system's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Generic, TypeVar
@@ -25,7 +25,7 @@ from typing import Any, Generic, TypeVar
 from unstable_stream.events import OVERALL, trained_model
 from unstable_stream.model_pool.rating_columns import GameColumns, Names, RatingHistory
 from unstable_stream.model_pool.systems import PairUpdate, RatingSystem
-from unstable_stream.model_pool.teams import Side, rate_sides, shares_of, sides_of
+from unstable_stream.model_pool.teams import Belief, rate_sides, shares_of, sides_of
 
 __all__ = ["RatedModel", "Ratings"]
 
@@ -88,17 +88,13 @@ class Ratings(Generic[SystemT]):
         self._make_room()
         names, pairs, by_env, known = self._names.models, self._pairs, self._by_env, self._known
         models, ranks = games.models, games.ranks
-        numbers = None if history is None else history.numbers
+        extend = None if history is None else history.numbers.extend
         for place, env in enumerate(games.envs):
             first, stop = games.starts[place], games.starts[place + 1]
-            if games.teams is not None and max(games.teams[first:stop]) >= 0:
+            teams = None if games.teams is None else games.teams[first:stop]
+            if stop - first != 2 or (teams is not None and max(teams) >= 0):
                 self._known = known = max(known, *models[first:stop])
-                sides = sides_of(models[first:stop], ranks[first:stop], games.teams[first:stop])
-                self._rate_sides(place, env, sides, history)
-                continue
-            if stop - first != 2:
-                self._known = known = max(known, *models[first:stop])
-                self._rate_many(place, env, models[first:stop], ranks[first:stop], history)
+                self._rate_seats(place, env, models[first:stop], ranks[first:stop], teams, history)
                 continue
             a, b = models[first], models[first + 1]
             if a > known or b > known:
@@ -130,24 +126,9 @@ class Ratings(Generic[SystemT]):
                 counts = scope.games
                 counts[a] += 1
                 counts[b] += 1
-                if numbers is not None:
-                    number = scope.number
-                    numbers.extend(
-                        (
-                            place,
-                            number,
-                            a,
-                            mu_a,
-                            sigma_a,
-                            counts[a],
-                            place,
-                            number,
-                            b,
-                            mu_b,
-                            sigma_b,
-                            counts[b],
-                        )
-                    )
+                if extend is not None:
+                    row = (place, scope.number)
+                    extend((*row, a, mu_a, sigma_a, counts[a], *row, b, mu_b, sigma_b, counts[b]))
         self.games += len(games.envs)
 
     def _make_room(self) -> None:
@@ -163,72 +144,63 @@ class Ratings(Generic[SystemT]):
         for scope in self._scopes:
             scope.grow(len(self._names.models))
 
-    def _rate_many(
+    def _rate_seats(
         self,
         place: int,
         env: int,
         models: Sequence[int],
         ranks: Sequence[int],
+        teams: Sequence[int] | None,
         history: RatingHistory | None,
     ) -> None:
-        """Rate a game that is not of two seats; a model in several of them takes part at their mean rank."""
-        mean_ranks: Mapping[int, float]
-        if len(set(models)) == len(models):
-            mean_ranks = dict(zip(models, ranks, strict=True))
-        else:
-            seats: dict[int, list[int]] = {}
-            for model, rank in zip(models, ranks, strict=True):
-                seats.setdefault(model, []).append(rank)
-            mean_ranks = {model: sum(each) / len(each) for model, each in seats.items()}
-        if len(mean_ranks) < 2:
+        """Rate a game that is not between two models for themselves."""
+        if teams is not None and max(teams) >= 0:
+            sides, name = sides_of(models, ranks, teams), self._names.envs[env]
+            if any(shares_of(one, other) for one, other in combinations(sides, 2)):  # else all played alike
+                members = sorted({model for side in sides for model in side.seats})
+                self._rate(
+                    place, env, members, lambda now: rate_sides(self._system, name, now, sides), history
+                )
             return
-        self.rated += 1
-        names = self._names.models
-        rank_of = {names[model]: rank for model, rank in mean_ranks.items()}
-        before: dict[int, tuple[float, float]] = {}
-        after: dict[int, tuple[float, float]] = {}
-        for scope in self._by_env[env]:
-            beliefs = {model: self._belief(scope, model) for model in mean_ranks}
-            if beliefs != before:
-                before = beliefs
-                after = self._after(env, rank_of, mean_ranks, beliefs)
-            for model, (mu, sigma) in after.items():
-                scope.mu[model], scope.sigma[model] = mu, sigma
-                scope.games[model] += 1
-                if history is not None:
-                    history.numbers.extend((place, scope.number, model, mu, sigma, scope.games[model]))
+        seats: dict[int, list[int]] = {}
+        for model, rank in zip(models, ranks, strict=True):
+            seats.setdefault(model, []).append(rank)
+        mean_ranks = {model: sum(each) / len(each) for model, each in seats.items()}
+        if len(mean_ranks) > 1:
+            self._rate(place, env, seats, lambda now: self._after(env, mean_ranks, now), history)
 
-    def _rate_sides(self, place: int, env: int, sides: Sequence[Side], history: RatingHistory | None) -> None:
-        """Rate a game of teams."""
-        models = sorted({model for side in sides for model in side.seats})
-        if not any(shares_of(one, other) for one, other in combinations(sides, 2)):
-            return  # nobody played against anybody else
+    def _rate(
+        self,
+        place: int,
+        env: int,
+        models: Iterable[int],
+        after: Callable[[dict[int, Belief]], dict[int, Belief]],
+        history: RatingHistory | None,
+    ) -> None:
         self.rated += 1
-        name = self._names.envs[env]
+        before: dict[int, Belief] = {}
+        rated: dict[int, Belief] = {}
         for scope in self._by_env[env]:
             beliefs = {model: self._belief(scope, model) for model in models}
-            for model, (mu, sigma) in rate_sides(self._system, name, beliefs, sides).items():
+            if beliefs != before:
+                before, rated = beliefs, after(beliefs)
+            for model, (mu, sigma) in rated.items():
                 scope.mu[model], scope.sigma[model] = mu, sigma
                 scope.games[model] += 1
                 if history is not None:
                     history.numbers.extend((place, scope.number, model, mu, sigma, scope.games[model]))
 
     def _after(
-        self,
-        env: int,
-        rank_of: Mapping[str, float],
-        ranks: Mapping[int, float],
-        beliefs: Mapping[int, tuple[float, float]],
-    ) -> dict[int, tuple[float, float]]:
-        """Return everybody's belief after a game, by model; ``rank_of`` has the ranks by name."""
+        self, env: int, ranks: Mapping[int, float], beliefs: Mapping[int, Belief]
+    ) -> dict[int, Belief]:
         names = self._names.models
         if len(beliefs) == 2:
             winner, loser = sorted(beliefs, key=lambda model: (ranks[model], names[model]))
             numbers = self._pairs[env](*beliefs[winner], *beliefs[loser], ranks[winner] == ranks[loser])
             return {winner: numbers[:2], loser: numbers[2:]}
-        rated = self._system.many(
-            self._names.envs[env], {names[model]: belief for model, belief in beliefs.items()}, rank_of
-        )
+        players = {names[model]: belief for model, belief in beliefs.items()}
+        rank_of = {names[model]: rank for model, rank in ranks.items()}
+        rated = self._system.many(self._names.envs[env], players, rank_of)
         return {model: (rated[names[model]][0], rated[names[model]][1]) for model in beliefs}
 
     def _belief(self, scope: _Scope, model: int) -> tuple[float, float]:

@@ -21,6 +21,7 @@ __all__ = [
     "Skill",
     "TrueSkillSettings",
     "cdf",
+    "check_settings",
     "correction",
     "draw_margin",
     "inverse_cdf",
@@ -55,6 +56,15 @@ class Skill(NamedTuple):
     sigma: float
 
 
+def check_settings(system: str, settings: object, positive: Sequence[str], others: Sequence[str]) -> None:
+    """Raise :class:`ConfigError` where a setting is not above 0, or one of the others not at least 0."""
+    for name in (*positive, *others):
+        value = getattr(settings, name)
+        if not (math.isfinite(value) and (value > 0.0 or (value == 0.0 and name in others))):
+            least = "of at least 0" if name in others else "above 0"
+            raise ConfigError(f"{system} {name} is {value}, expected a number {least}")
+
+
 @dataclass(frozen=True)
 class TrueSkillSettings:
     """Parameters of the model; the defaults are the paper's."""
@@ -77,14 +87,7 @@ class TrueSkillSettings:
     added: one update may have changed it by about half a ``beta``."""
 
     def __post_init__(self) -> None:
-        for name in ("sigma", "beta"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0.0):
-                raise ConfigError(f"TrueSkill {name} is {value}, expected a number above 0")
-        for name in ("tau", "inherited_sigma"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0.0):
-                raise ConfigError(f"TrueSkill {name} is {value}, expected a number of at least 0")
+        check_settings("TrueSkill", self, positive=("sigma", "beta"), others=("tau", "inherited_sigma"))
         for env_id, p in (("default", self.default_draw_probability), *self.draw_probability.items()):
             if not 0.0 < p < 1.0:
                 # At 0 a draw would be an impossible event with no defined update.

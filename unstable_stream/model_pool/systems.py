@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from importlib.util import find_spec
-from typing import Any, ClassVar, Final, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import KINDS, Reference, Spec, build
@@ -17,6 +17,7 @@ from unstable_stream.extensions.build import refuse
 from unstable_stream.model_pool.skill import (
     Skill,
     TrueSkillSettings,
+    check_settings,
     draw_margin,
     rate_game,
     update_pair,
@@ -34,9 +35,6 @@ __all__ = [
 
 PairUpdate: TypeAlias = Callable[[float, float, float, float, bool], tuple[float, float, float, float]]
 """``(mu, sigma of the winner, mu, sigma of the loser, drawn)`` to the four numbers after the game."""
-
-_NEVER_SEEN_MU: Final = 25.0
-_NEVER_SEEN_SIGMA: Final = 25.0 / 3.0
 
 
 class RatingSystem(Protocol):
@@ -128,10 +126,7 @@ class Elo:
     """A lead of so many points wins ten games for each one lost."""
 
     def __post_init__(self) -> None:
-        for name in ("k", "scale"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0.0):
-                raise ConfigError(f"Elo {name} is {value}, expected a number above 0")
+        check_settings("Elo", self, positive=("k", "scale"), others=())
         if not math.isfinite(self.mu):
             raise ConfigError(f"Elo mu is {self.mu}, expected a finite number")
 
@@ -188,21 +183,14 @@ class OpenSkill:
     name: ClassVar[str] = "openskill"
     uncertain: ClassVar[bool] = True
 
-    mu: float = _NEVER_SEEN_MU
-    sigma: float = _NEVER_SEEN_SIGMA
+    mu: float = 25.0
+    sigma: float = 25.0 / 3.0
     beta: float = 25.0 / 6.0
     tau: float = 0.0
     inherited_sigma: float = 25.0 / 12.0
 
     def __post_init__(self) -> None:
-        for name in ("sigma", "beta"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0.0):
-                raise ConfigError(f"OpenSkill {name} is {value}, expected a number above 0")
-        for name in ("tau", "inherited_sigma"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0.0):
-                raise ConfigError(f"OpenSkill {name} is {value}, expected a number of at least 0")
+        check_settings("OpenSkill", self, positive=("sigma", "beta"), others=("tau", "inherited_sigma"))
         if find_spec("openskill") is None:
             raise ConfigError(
                 "OpenSkill ratings need the openskill package: pip install 'unstable_stream[analytics]'"

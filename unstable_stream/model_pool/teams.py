@@ -78,13 +78,7 @@ def rate_sides(
             after = _rate_each(system, env_id, beliefs, shares, one, other)
         for model, belief in after.items():
             rated.setdefault(model, []).append(belief)
-    return {
-        model: (
-            math.fsum(mu for mu, _ in each) / len(each),
-            math.fsum(sigma for _, sigma in each) / len(each),
-        )
-        for model, each in sorted(rated.items())
-    }
+    return _means(rated)
 
 
 def _rate_two(
@@ -135,10 +129,14 @@ def _rate_each(
             mu_a, sigma_a, mu_b, sigma_b = update(*beliefs[a], *beliefs[b], drawn)
             rated.setdefault(a, []).append((mu_a, sigma_a))
             rated.setdefault(b, []).append((mu_b, sigma_b))
+    return _means(rated)
+
+
+def _means(rated: Mapping[int, Sequence[Belief]]) -> dict[int, Belief]:
     return {
         model: (
             math.fsum(mu for mu, _ in each) / len(each),
             math.fsum(sigma for _, sigma in each) / len(each),
         )
-        for model, each in rated.items()
+        for model, each in sorted(rated.items())
     }

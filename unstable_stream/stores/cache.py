@@ -136,7 +136,7 @@ class HostCache:
         # What an eviction left that was killed or refused goes first; what stays of it takes up room too.
         stays = sum(_remove(left) for left in self._directories() if left.name.startswith(_GONE))
         entries = []
-        for entry in self._entries():
+        for entry in (each for each in self._directories() if not each.name.startswith(_GONE)):
             with contextlib.suppress(FileNotFoundError):
                 entries.append(((entry / "use").stat().st_mtime_ns, _bytes_of(entry), entry))
         size = stays + sum(each for _, each, _ in entries)
@@ -156,9 +156,6 @@ class HostCache:
         if removed:
             _log.info("fetched files removed from the cache", directories=len(removed), cache=str(self.root))
         return removed
-
-    def _entries(self) -> list[Path]:
-        return [each for each in self._directories() if not each.name.startswith(_GONE)]
 
     def _directories(self) -> list[Path]:
         parent = self.root / "checkpoints"

@@ -6,12 +6,11 @@ from typing import Final
 import pyarrow as pa
 
 from unstable_stream.archive.batch import ARROW_TYPES, EVENTS
-from unstable_stream.archive.tables import TABLES
+from unstable_stream.archive.tables import TABLES, own
 from unstable_stream.archive.tables.declare import RECORD_NUMBER
 
 __all__ = [
     "DROPPED",
-    "MISSING",
     "NUMBER",
     "POSITIONS",
     "RELATION",
@@ -27,9 +26,8 @@ __all__ = [
 
 RELATION: Final = "relation"
 NUMBER: Final = RECORD_NUMBER.name
-POSITIONS: Final = "positions"
-MISSING: Final = "missing_records"
-DROPPED: Final = "dropped_runs"
+POSITIONS: Final = own.POSITIONS.name
+DROPPED: Final = own.DROPPED.name
 _OFFSET_BITS: Final = 40
 
 TYPED: Final = tuple(table.name for table in TABLES)
@@ -51,21 +49,7 @@ RELATIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "times_set_back": "INTEGER",
         "next_offset": "BIGINT",
     },
-    MISSING: {
-        "log_id": "VARCHAR",
-        "topic": "VARCHAR",
-        "partition": "INTEGER",
-        "first_offset": "BIGINT",
-        "next_offset": "BIGINT",
-        "since_ms": "BIGINT",
-    },
-    DROPPED: {
-        "run_id": "VARCHAR",
-        "name": "VARCHAR",
-        "started_at": "TIMESTAMP",
-        "dropped_at": "TIMESTAMP",
-        "records": "BIGINT",
-    },
+    **{table.name: {c.name: c.sql_type for c in table.columns} for table in (own.MISSING, own.DROPPED)},
 }
 """Relation to its columns with their DuckDB types."""
 

@@ -4,19 +4,34 @@ NashConv of a policy is the sum over the players of what each could gain by play
 the other keeping to the policy (Lanctot et al., 2017, arXiv:1711.00832). It is 0 exactly in an equilibrium.
 """
 
+import asyncio
 import importlib
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from unstable_stream.errors import ConfigError
-from unstable_stream.games.openspiel.games import PLAYERS
+import msgspec
+
+from unstable_stream.errors import ConfigError, GameError
+from unstable_stream.extensions import Reference
+from unstable_stream.games.openspiel.games import PLAYERS, load_game
 from unstable_stream.games.openspiel.wording import information_state, move_names, observation
 
-__all__ = ["MOST_POSITIONS", "Gains", "InformationState", "best_responses", "information_states"]
+__all__ = [
+    "MOST_POSITIONS",
+    "Gains",
+    "InformationState",
+    "best_responses",
+    "best_responses_apart",
+    "information_states",
+]
 
 MOST_POSITIONS: Final = 1_000_000
 """Kuhn poker has 58 positions, Leduc poker 9,457, TicTacToe 549,946, which take half a minute."""
+_SAID: Final = 500
+"""The most characters of a failed process's error output that are repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +47,7 @@ class InformationState:
     """Names of the legal moves, by number."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gains:
+class Gains(msgspec.Struct, frozen=True):
     """The rewards with a policy, and what a best response to it adds, by seat."""
 
     values: tuple[float, ...]
@@ -96,3 +110,54 @@ def best_responses(game: Any, policy: Mapping[str, Mapping[int, float]]) -> Gain
         pyspiel.TabularBestResponse(game, player, table).value_from_state(start) for player in range(PLAYERS)
     ]
     return Gains(tuple(values), tuple(b - v for b, v in zip(best, values, strict=True)))
+
+
+class _Question(msgspec.Struct, frozen=True):
+    """Passed to the process on its standard input."""
+
+    game: str
+    """With its parameters, as in ``liars_dice(dice_sides=3)``."""
+    policy: dict[str, dict[int, float]]
+
+
+async def best_responses_apart(game: str, policy: Mapping[str, Mapping[int, float]]) -> Gains:
+    """Return what :func:`best_responses` returns, from a process of its own, so that games go on meanwhile.
+
+    OpenSpiel keeps Python's lock while it computes: half a second for Leduc poker, half a minute for
+    TicTacToe. The process ends with the call, also if it is cancelled.
+
+    Raises:
+        GameError: the process failed.
+    """
+    asked = msgspec.json.encode(_Question(game, {key: dict(chances) for key, chances in policy.items()}))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "unstable_stream.games.openspiel.solution",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        # What is found here is found there: a worker's path may be set by its host.
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    try:
+        printed, said = await process.communicate(asked)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        reason = said.decode(errors="replace").strip()[-_SAID:]
+        raise GameError(f"best responses in {game} failed with status {process.returncode}: {reason}")
+    return msgspec.json.decode(printed, type=Gains)
+
+
+def _main() -> None:
+    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=_Question)
+    reference = Reference.parse(asked.game)
+    found = best_responses(load_game(reference.target, reference.arguments), asked.policy)
+    sys.stdout.buffer.write(msgspec.json.encode(found))
+
+
+if __name__ == "__main__":
+    _main()

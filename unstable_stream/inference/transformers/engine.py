@@ -12,7 +12,7 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -30,12 +30,16 @@ from unstable_stream.inference.engine import (
     SamplingSettings,
     Tokens,
 )
-from unstable_stream.inference.token_randomness import check_sampling, uniforms
+from unstable_stream.inference.generation import (
+    Throughput,
+    check_request,
+    check_tokens,
+    diverged,
+    uniforms,
+)
 from unstable_stream.inference.transformers.model import RowDecoder, sample
 
 __all__ = ["TransformersEngine"]
-
-_RATE_WINDOW_S: Final = 5.0
 
 
 @dataclass(slots=True, eq=False)
@@ -143,20 +147,18 @@ class TransformersEngine:
         """Most tokens of prompt and completion together."""
         self._max_parallel_seq = max_parallel_seq
         self._max_batch_tokens = max_batch_tokens
-        self._num_threads = num_threads
-        # Callers append to `_incoming` and `_scorings`; all else below belongs to the computing thread.
+        # Callers append to `_waiting` and `_scorings`; all else below belongs to the computing thread.
         self._lock = threading.Lock()
         self._wake = threading.Event()
-        self._incoming: deque[_Row] = deque()
+        self._waiting: deque[_Row] = deque()
         self._scorings: deque[_Scoring] = deque()
         self._closing = False
         self._stopped: EngineError | None = None
-        self._waiting: deque[_Row] = deque()
         self._rows: list[_Row] = []
-        self._completions = 0
-        self._completion_tokens = 0
-        self._recent: deque[tuple[float, int]] = deque()
-        self._thread = threading.Thread(target=self._work, name="transformers-engine", daemon=True)
+        self._throughput = Throughput()
+        self._thread = threading.Thread(
+            target=self._work, args=(num_threads,), name="transformers-engine", daemon=True
+        )
         self._thread.start()
         # A daemon thread inside torch while the interpreter is torn down can crash the process.
         atexit.register(self._stop)
@@ -170,10 +172,8 @@ class TransformersEngine:
                 failed.
         """
         row = self._new_row(request)
-        with self._lock:
-            if self._stopped is not None:
-                raise type(self._stopped)(str(self._stopped))
-            self._incoming.append(row)
+        with self._running():
+            self._waiting.append(row)
         # Not at once: callers that are ready in this same turn of the loop get into the same batch.
         row.loop.call_soon(self._wake.set)
         try:
@@ -200,7 +200,7 @@ class TransformersEngine:
                     f"a prompt and completion to score have {len(prompt) + len(completion)} tokens and the "
                     f"context {self.max_model_len} (max_model_len); shorten the prompt"
                 )
-            self._check_vocabulary([*prompt, *completion])
+            check_tokens([*prompt, *completion], self._decoder.vocabulary)
             tokens += len(prompt) + len(completion)
             if part and tokens > self._max_batch_tokens:
                 found += await self._score(part, adapter)
@@ -211,24 +211,21 @@ class TransformersEngine:
     async def _score(self, sequences: list[Tokens], adapter: Adapter | None) -> list[list[float]]:
         loop = asyncio.get_running_loop()
         scoring = _Scoring(sequences, adapter, loop, loop.create_future())
-        with self._lock:
-            if self._stopped is not None:
-                raise type(self._stopped)(str(self._stopped))
+        with self._running():
             self._scorings.append(scoring)
         self._wake.set()
         return await scoring.future
 
+    @contextlib.contextmanager
+    def _running(self) -> Iterator[None]:
+        with self._lock:
+            if self._stopped is not None:
+                raise type(self._stopped)(str(self._stopped))
+            yield
+
     def stats(self) -> EngineStats:
         """Return a snapshot; may be called from any thread."""
-        since = time.monotonic() - _RATE_WINDOW_S
-        recent = [tokens for moment, tokens in tuple(self._recent) if moment >= since]
-        return EngineStats(
-            queued=len(self._incoming) + len(self._waiting),
-            running=len(self._rows),
-            tokens_per_s=sum(recent) / _RATE_WINDOW_S,
-            completions=self._completions,
-            completion_tokens=self._completion_tokens,
-        )
+        return self._throughput.stats(queued=len(self._waiting), running=len(self._rows))
 
     def take_adapter_results(self) -> list[AdapterResult]:
         """Return what came of loading adapters since the last call."""
@@ -245,17 +242,8 @@ class TransformersEngine:
         atexit.unregister(self._stop)
 
     def _new_row(self, request: GenerationRequest) -> _Row:
-        check_sampling(request.sampling)
+        check_request(request, self.max_model_len, self._decoder.vocabulary)
         prompt = list(request.prompt_token_ids)
-        room = self.max_model_len - len(prompt)
-        if room < 1:
-            raise EngineError(
-                f"the prompt has {len(prompt)} tokens and the context {self.max_model_len} (max_model_len); "
-                "shorten the prompt so that at least 1 token is left for the completion"
-            )
-        if not prompt:
-            raise EngineError("the prompt is empty; expected at least 1 token")
-        self._check_vocabulary(prompt)
         loop = asyncio.get_running_loop()
         sampling = request.sampling
         return _Row(
@@ -263,24 +251,17 @@ class TransformersEngine:
             sampling=sampling,
             adapter=request.adapter,
             seed=(secrets.randbits(64) if request.seed is None else request.seed) % 2**64,
-            max_tokens=min(sampling.max_tokens, room),
+            max_tokens=min(sampling.max_tokens, self.max_model_len - len(prompt)),
             stops=self._decoder.eos_token_ids.union(sampling.stop_token_ids),
             loop=loop,
             future=loop.create_future(),
         )
 
-    def _check_vocabulary(self, token_ids: Sequence[int]) -> None:
-        if not 0 <= min(token_ids) <= max(token_ids) < self._decoder.vocabulary:
-            raise EngineError(
-                f"the prompt has token ids from {min(token_ids)} to {max(token_ids)}, the model's vocabulary "
-                f"is 0 to {self._decoder.vocabulary - 1}; use the tokenizer saved with the model"
-            )
-
     # -- the computing thread ---------------------------------------------------------------------
 
-    def _work(self) -> None:
-        if self._num_threads is not None:
-            torch.set_num_threads(self._num_threads)
+    def _work(self, num_threads: int | None) -> None:
+        if num_threads is not None:
+            torch.set_num_threads(num_threads)
         reason = EngineError("the engine was closed")
         try:
             while not self._closing:
@@ -301,17 +282,14 @@ class TransformersEngine:
         finally:
             with self._lock:
                 self._stopped = reason
-                left: list[_Row | _Scoring] = [*self._rows, *self._waiting, *self._incoming, *self._scorings]
-                self._incoming.clear()
+                left: list[_Row | _Scoring] = [*self._rows, *self._waiting, *self._scorings]
+                self._waiting.clear()
                 self._scorings.clear()
-            self._waiting.clear()
             self._rows.clear()
             self._deliver((row, reason) for row in left)
 
     def _admit(self) -> list[_Row]:
         """Choose who joins at this step, first come first served."""
-        while self._incoming:
-            self._waiting.append(self._incoming.popleft())
         new: list[_Row] = []
         refused: list[tuple[_Row, EngineError]] = []
         in_use = {row.adapter.uid for row in self._rows if row.adapter is not None}
@@ -399,15 +377,15 @@ class TransformersEngine:
             chances.tolist(),
         )
         gone: list[int] = []
-        diverged: list[int] = []
+        not_finite: list[int] = []
         results: list[tuple[_Row, Completion | EngineError]] = []
         for slot, (row, token, logprob) in enumerate(zip(rows, drawn, logprobs, strict=True)):
             row.token_ids.append(token)
             row.logprobs.append(logprob)
             if math.isnan(logprob):
                 gone.append(slot)
-                diverged.append(slot)
-                results.append((row, EngineError(_diverged(row.adapter))))
+                not_finite.append(slot)
+                results.append((row, diverged(row.adapter)))
             elif row.cancelled:
                 gone.append(slot)
             elif token in row.stops or len(row.token_ids) >= row.max_tokens:
@@ -415,19 +393,11 @@ class TransformersEngine:
                 reason = "stop" if token in row.stops else "length"
                 results.append((row, Completion(row.token_ids, row.logprobs, reason)))
         if gone:
-            for source, target in self._decoder.drop(gone, diverged):
+            for source, target in self._decoder.drop(gone, not_finite):
                 rows[target] = rows[source]
             del rows[len(rows) - len(gone) :]
-        self._count(len(drawn), len(results) - len(diverged))
+        self._throughput.count(len(drawn), len(results) - len(not_finite))
         self._deliver(results)
-
-    def _count(self, tokens: int, completions: int) -> None:
-        now = time.monotonic()
-        self._completions += completions
-        self._completion_tokens += tokens
-        self._recent.append((now, tokens))
-        while self._recent[0][0] < now - _RATE_WINDOW_S:
-            self._recent.popleft()
 
     def _deliver(self, results: Iterable[_Result]) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[_Result]] = {}
@@ -448,8 +418,3 @@ def _resolve(batch: list[_Result]) -> None:
             future.set_exception(result)
         else:
             future.set_result(result)
-
-
-def _diverged(adapter: Adapter | None) -> str:
-    culprit = "the base model" if adapter is None else f"adapter {adapter.uid!r} at {adapter.path}"
-    return f"{culprit} gives logits that are not finite: its weights have diverged; use an earlier checkpoint"

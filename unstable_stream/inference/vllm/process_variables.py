@@ -26,7 +26,7 @@ OFFLINE: Final[Mapping[str, str]] = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLIN
 """Variables that are set too if the model is a local directory: vLLM then asks no hub."""
 
 OWNER_VARIABLE: Final = "UNSTABLE_STREAM_ENGINE_OWNER_PID"
-"""The variable that tells vLLM's processes which process owns the engine; see :mod:`.orphan_guard`."""
+"""The variable that tells vLLM's processes which process owns the engine; see :mod:`.worker_extension`."""
 
 
 def set_defaults(*, offline: bool) -> None:

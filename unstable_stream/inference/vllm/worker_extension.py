@@ -1,17 +1,62 @@
 """The code that this package adds to vLLM's worker processes.
 
-vLLM imports this module there by name (``worker_extension_cls``). Importing it starts the guard of
-:mod:`.orphan_guard`, so nothing else may import it.
+vLLM imports this module there by name (``worker_extension_cls``). Importing it starts
+:func:`start_orphan_guard`, so nothing else may import it.
 """
 
+import multiprocessing
+import os
+import select
+import signal
 import sys
+import threading
+import time
 from typing import Any
 
-from unstable_stream.inference.vllm import orphan_guard
+from unstable_stream.inference.vllm.process_variables import OWNER_VARIABLE
 
 __all__ = ["WorkerExtension"]
 
-orphan_guard.start()
+
+def start_orphan_guard() -> None:
+    """End vLLM's processes when the engine's owner is gone; elsewhere than in a worker process do nothing.
+
+    vLLM's engine process outlives an owner that was killed with SIGKILL and keeps its memory, on a GPU all
+    of it. The guard is a thread of vLLM's worker process, which starts it before it loads the model.
+    """
+    owner = os.environ.get(OWNER_VARIABLE)
+    # The parent as it was when this process was started: the system gives orphans another one.
+    parent = multiprocessing.parent_process()
+    if owner is not None and parent is not None and parent.pid is not None:
+        threading.Thread(
+            target=_guard, args=(int(owner), parent.pid), name="unstable-stream-orphan-guard", daemon=True
+        ).start()
+
+
+def _guard(owner: int, parent: int) -> None:
+    _wait_for_exit(owner)
+    # The worker is the engine process itself (then its parent is the owner) or the engine process's child.
+    if parent != owner and os.getppid() == parent:
+        os.kill(parent, signal.SIGKILL)
+    os._exit(1)
+
+
+def _wait_for_exit(pid: int) -> None:
+    try:
+        if hasattr(os, "pidfd_open"):
+            poll = select.poll()
+            poll.register(os.pidfd_open(pid), select.POLLIN)
+            poll.poll()
+            return
+        while True:
+            os.kill(pid, 0)
+            # Only where there is no pidfd (not Linux): memory is held a second longer than needed.
+            time.sleep(1.0)
+    except ProcessLookupError:
+        return
+
+
+start_orphan_guard()
 if "vllm.platforms" in sys.modules:  # as in every process of vLLM
     from vllm.platforms import current_platform
 

@@ -57,7 +57,7 @@ class Brokers:
             }
         return login
 
-    async def start(self, start: Callable[[], Awaitable[object]], doing: str) -> None:
+    async def start(self, start: Callable[[], Awaitable[T]], doing: str) -> T:
         """Start a client; try again until a broker answers.
 
         Raises:
@@ -66,8 +66,9 @@ class Brokers:
             EventLogError: login or TLS failed.
         """
         within_s = self.delivery_timeout_s if self._reached else self.connect_timeout_s
-        await self._until(start, doing, within_s, diagnose=True)
+        started = await self._until(start, doing, within_s, diagnose=True)
         self._reached = True
+        return started
 
     async def ask(self, request: Callable[[], Awaitable[T]], doing: str) -> T:
         """Return the answer to a request; repeat it while brokers restart or leaders move.

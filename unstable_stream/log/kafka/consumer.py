@@ -19,6 +19,7 @@ from aiokafka import errors as kafka
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from unstable_stream.errors import EventLogError, FencedError, LogUnavailableError
+from unstable_stream.log.handles import ConsumerHandle, listed
 from unstable_stream.log.kafka.cluster import Brokers
 from unstable_stream.log.kafka.errors import LOST_MEMBERSHIP, is_passing, translating
 from unstable_stream.log.kafka.membership import Membership, ShareAssignor
@@ -52,7 +53,7 @@ class KafkaParts:
     offsets: KafkaOffsets
 
 
-class KafkaConsumer:
+class KafkaConsumer(ConsumerHandle):
     """Implements :class:`~unstable_stream.log.port.Consumer`. One task at a time may use it."""
 
     def __init__(
@@ -68,12 +69,12 @@ class KafkaConsumer:
         standstill_s: float,
     ) -> None:
         """Take a ``consumer`` that was started with ``assignor`` and has no partitions yet."""
+        super().__init__(on_close)
         self._log = log
         self._consumer = consumer
         self._topics = topics
         self._group = group
         self._start = start
-        self._on_close = on_close
         self._reading = Reading(consumer)
         self._open_reader = open_reader
         self._standstill = Standstill(self._find_ends, standstill_s)
@@ -84,9 +85,6 @@ class KafkaConsumer:
         self._taken_over = 0  # version of the share that this member reads now
         self._owned: Mapping[TopicPartition, int] = {}
         self._bell: asyncio.Future[None] | None = None
-        self._joined = False
-        self._polling = False
-        self._closed = False
 
     def read_all(self, positions: Positions) -> None:
         """Read these partitions from these positions, without a group."""
@@ -96,34 +94,15 @@ class KafkaConsumer:
 
     # -- reading ----------------------------------------------------------------------------------
 
-    async def poll(self, max_records: int = 500, timeout_s: float = 1.0) -> list[StoredRecord]:
-        """Return up to ``max_records`` records, in offset order within each partition.
-
-        It returns nothing while no broker answers; aiokafka goes on trying.
-
-        Raises:
-            OffsetOutOfRangeError: retention deleted the next record; call :meth:`seek` to go on.
-            PartitionsChangedError: partitions were added to a topic.
-            EventLogError: the brokers do not allow reading.
-        """
-        self._check_open()
-        if max_records < 1:
-            raise ValueError(f"max_records is {max_records}, expected at least 1")
-        if self._polling:
-            raise EventLogError("this consumer is being polled already: one task at a time may poll it.")
-        self._polling = True
-        try:
-            records = await self._poll(max_records, timeout_s)
-            self._look_for_standstill()
-            return records
-        finally:
-            self._polling = False
-
     async def _poll(self, max_records: int, timeout_s: float) -> list[StoredRecord]:
+        records = await self._next_records(max_records, timeout_s)
+        self._look_for_standstill()
+        return records
+
+    async def _next_records(self, max_records: int, timeout_s: float) -> list[StoredRecord]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        if self._group is not None and not self._joined:
-            self._joined = True
+        if self._group is not None and not self._consumer.subscription():
             self._consumer.subscribe(list(self._topics), listener=self._members)
         await asyncio.sleep(0)  # with records ready nothing below waits, but fetches and heartbeats must run
         while True:
@@ -194,7 +173,7 @@ class KafkaConsumer:
         self._end_asking()
         self._consumer, self._reading = reader, before.on(reader)
         self._members = Membership(assignor, self._ring)
-        self._taken_over, self._joined = 0, False
+        self._taken_over = 0
         if self._group is None:
             self.read_all(before.positions)
         else:
@@ -345,10 +324,7 @@ class KafkaConsumer:
         """
         self._check_open()
         if self._group is None:
-            raise EventLogError(
-                "a consumer without a group has no positions to commit: open it with group=…, or keep its "
-                "positions() yourself."
-            )
+            raise self._without_group()
         if positions.keys() <= self._owned.keys() and positions:
             within_s = self._log.cluster.delivery_timeout_s
             try:
@@ -364,7 +340,7 @@ class KafkaConsumer:
             if at not in self._owned or self._members.owned.get(at) != self._owned[at]:
                 raise FencedError(
                     f"{at} is not assigned to this consumer of group {self._group!r} (it has "
-                    f"{_listed(self._members.owned)}): nothing was committed."
+                    f"{listed(self._members.owned)}): nothing was committed."
                 )
         return self._group
 
@@ -384,21 +360,10 @@ class KafkaConsumer:
 
         Raises :class:`EventLogError` if a partition is not assigned.
         """
-        self._check_open()
-        for at in positions:
-            if at not in self._owned:
-                raise EventLogError(
-                    f"cannot seek to {at}@{positions[at]}: this consumer has {_listed(self._owned)}. "
-                    "A member of a group gets its partitions in poll()."
-                )
+        self._check_seek(positions, self._owned)
         self._reading.seek(positions)
 
-    async def close(self) -> None:
-        """Leave the group: its other members take over at once and read again everything not committed."""
-        if self._closed:
-            return
-        self._closed = True
-        self._on_close(self)
+    async def _close(self) -> None:
         self._ring()
         self._members.close()
         self._standstill.end()
@@ -423,15 +388,7 @@ class KafkaConsumer:
             task.cancel()
         return asked
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise EventLogError("this consumer is closed; open another one to go on.")
-
 
 def _heard(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
         task.exception()
-
-
-def _listed(partitions: Collection[TopicPartition]) -> str:
-    return ", ".join(str(at) for at in sorted(partitions)) or "no partitions yet"

@@ -18,11 +18,10 @@ from aiokafka import AIOKafkaConsumer
 from unstable_stream.errors import EventLogError
 from unstable_stream.log.kafka.append import Appender
 from unstable_stream.log.kafka.cluster import Brokers
-from unstable_stream.log.kafka.connections import use_own_connections
+from unstable_stream.log.kafka.connections import curb_aiokafka, use_own_connections
 from unstable_stream.log.kafka.consumer import KafkaConsumer, KafkaParts
 from unstable_stream.log.kafka.location import KafkaLocation, parse_location
 from unstable_stream.log.kafka.membership import ShareAssignor
-from unstable_stream.log.kafka.messages import curb_aiokafka
 from unstable_stream.log.kafka.offsets import KafkaOffsets
 from unstable_stream.log.kafka.producer import KafkaProducer
 from unstable_stream.log.kafka.readers import open_reader

@@ -1,7 +1,8 @@
 """Look up offsets: beginnings, ends, offsets of times, and the error for a position that does not exist."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.structs import TopicPartition as KafkaPartition
@@ -31,25 +32,22 @@ class KafkaOffsets:
 
     async def beginning(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offset of the first retained record of each partition."""
-        reader = await self._reader.get()
-        wanted = [KafkaPartition(*at) for at in partitions]
-        found = await self._cluster.ask(lambda: reader.beginning_offsets(wanted), "look up offsets")
-        return {at: found[at] for at in partitions}
+        return await self._look_up(self._reader, AIOKafkaConsumer.beginning_offsets, partitions)
 
     async def end(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the last stable offset of each partition: committed records behind it cannot be read yet."""
-        return await self._end(self._reader, partitions)
+        return await self._look_up(self._reader, AIOKafkaConsumer.end_offsets, partitions)
 
     async def high_watermark(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offset after the last record of each partition, whatever transaction it is in."""
-        return await self._end(self._uncommitted, partitions)
+        return await self._look_up(self._uncommitted, AIOKafkaConsumer.end_offsets, partitions)
 
-    async def _end(
-        self, lazy: Lazy[AIOKafkaConsumer], partitions: Collection[TopicPartition]
+    async def _look_up(
+        self, lazy: Lazy[AIOKafkaConsumer], find: Callable[..., Any], partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:
         reader = await lazy.get()
         wanted = [KafkaPartition(*at) for at in partitions]
-        found = await self._cluster.ask(lambda: reader.end_offsets(wanted), "look up offsets")
+        found = await self._cluster.ask(lambda: find(reader, wanted), "look up offsets")
         return {at: found[at] for at in partitions}
 
     async def start(self, partitions: Sequence[TopicPartition], start: Start) -> dict[TopicPartition, int]:

@@ -11,12 +11,12 @@ it whose id is made of the group and the partition.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from aiokafka import errors as kafka
 
 from unstable_stream.errors import EventLogError, FencedError, LogUnavailableError, UnstableStreamError
+from unstable_stream.log.handles import ProducerHandle, TransactionHandle
 from unstable_stream.log.kafka.cluster import Brokers
 from unstable_stream.log.kafka.errors import FENCED, translated
 from unstable_stream.log.kafka.records import RecordBatch, pack, prepare
@@ -24,13 +24,14 @@ from unstable_stream.log.kafka.sending import Sender
 from unstable_stream.log.kafka.states import state_records
 from unstable_stream.log.kafka.topics import KafkaTopics
 from unstable_stream.log.port import Positions, Record, TopicPartition
+from unstable_stream.log.topic_drift import check_partition
 
 __all__ = ["KafkaProducer", "KafkaTransaction"]
 
 _SETTLE_S: Final = 5.0
 
 
-class KafkaProducer:
+class KafkaProducer(ProducerHandle):
     """Implements :class:`~unstable_stream.log.port.Producer`."""
 
     def __init__(
@@ -41,13 +42,11 @@ class KafkaProducer:
         producer_id: str,
         on_close: Callable[["KafkaProducer"], None],
     ) -> None:
+        super().__init__(producer_id)
         self._cluster = cluster
         self._topics = topics
         self._sender = sender
-        self._producer_id = producer_id
         self._on_close = on_close
-        self._closed = False
-        self._in_transaction = False
         self._ended_by: UnstableStreamError | None = None
 
     def transaction(self) -> "KafkaTransaction":
@@ -70,20 +69,9 @@ class KafkaProducer:
             LogUnavailableError: it is unknown whether an earlier transaction was committed.
             EventLogError: the producer is closed, or a transaction is open.
         """
-        if self._closed:
-            raise EventLogError(f"producer {self._producer_id!r} is closed; open another one to go on.")
-        if self._ended_by is not None:
+        if self._ended_by is not None and not self._closed:
             raise type(self._ended_by)(str(self._ended_by))
-        if self._in_transaction:
-            raise EventLogError(
-                f"producer {self._producer_id!r} has a transaction open already: finish it first, or open a "
-                "producer with another id."
-            )
-        self._in_transaction = True
-
-    def leave(self) -> None:
-        """Note that the transaction ended."""
-        self._in_transaction = False
+        super().enter()
 
     async def commit(self, batches: Sequence[RecordBatch], group: str, positions: Positions) -> None:
         """Send the records and positions, and commit.
@@ -140,21 +128,16 @@ class KafkaProducer:
         return type(found)(f"{found} {fate}; open another producer to go on.")
 
 
-class KafkaTransaction:
+class KafkaTransaction(TransactionHandle):
     """Implements :class:`~unstable_stream.log.port.Transaction`."""
 
     def __init__(self, producer: KafkaProducer, topics: KafkaTopics) -> None:
+        super().__init__(producer)
         self._producer = producer
         self._topics = topics
         self._batches: list[RecordBatch] = []
         self._group = ""
         self._positions: dict[TopicPartition, int] = {}
-        self._open = False
-
-    async def __aenter__(self) -> Self:
-        self._producer.enter()
-        self._open = True
-        return self
 
     async def append(self, records: Sequence[Record]) -> None:
         """Add records, to be sent when the transaction commits."""
@@ -172,7 +155,7 @@ class KafkaTransaction:
         positions = dict(positions)
         found = await self._topics.find({at.topic for at in positions})
         for at in positions:
-            found[at.topic].check(at.partition)
+            check_partition(at.topic, at.partition, found[at.topic].partitions)
         self._group = group
         self._positions |= positions
 
@@ -182,16 +165,5 @@ class KafkaTransaction:
         records = await state_records(self._topics, scope, states)
         self._batches.append(await prepare(records, self._topics, tombstones=True))
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open = False
-        try:
-            if kind is None:
-                await self._producer.commit(self._batches, self._group, self._positions)
-        finally:
-            self._producer.leave()
-
-    def _check_open(self) -> None:
-        if not self._open:
-            raise EventLogError("a transaction takes records only inside its `async with` block.")
+    async def _end(self) -> None:
+        await self._producer.commit(self._batches, self._group, self._positions)

@@ -44,10 +44,8 @@ async def open_reader(
 
     Raises the :class:`~unstable_stream.errors.EventLogError` family.
     """
-    reader: AIOKafkaConsumer | None = None
 
-    async def start() -> None:
-        nonlocal reader
+    async def start() -> AIOKafkaConsumer:
         reader = AIOKafkaConsumer(
             **cluster.settings(),
             group_id=group,
@@ -67,10 +65,9 @@ async def open_reader(
         except BaseException:
             await _stop(reader)
             raise
+        return reader
 
-    await cluster.start(start, "connect" if group is None else f"join group {group!r}")
-    assert reader is not None
-    return reader
+    return await cluster.start(start, "connect" if group is None else f"join group {group!r}")
 
 
 async def stop_reader(reader: AIOKafkaConsumer) -> None:

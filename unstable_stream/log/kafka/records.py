@@ -13,6 +13,7 @@ from unstable_stream.errors import RecordTooLargeError
 from unstable_stream.log.kafka.topics import KafkaTopic, KafkaTopics
 from unstable_stream.log.partitioner import partition_for_key
 from unstable_stream.log.port import Record, StoredRecord, TopicPartition
+from unstable_stream.log.topic_drift import check_partition
 
 __all__ = ["MOST_BYTES_AT_ONCE", "Packed", "RecordBatch", "pack", "prepare", "stored_record", "waves"]
 
@@ -72,7 +73,7 @@ async def prepare(records: Sequence[Record], topics: KafkaTopics, *, tombstones:
             number = partition_for_key(record.key, topic.partitions)
         else:
             number = record.partition
-            topic.check(number)
+            check_partition(topic.name, number, topic.partitions)
         key, headers = record.key.encode(), list(record.headers.items())
         size = _RECORD_OVERHEAD + len(key) + len(record.value)
         for name, header in headers:

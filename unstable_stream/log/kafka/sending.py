@@ -289,10 +289,8 @@ async def open_sender(
 
     Raises the :class:`~unstable_stream.errors.EventLogError` family.
     """
-    sender: Sender | None = None
 
-    async def start() -> None:
-        nonlocal sender
+    async def start() -> Sender:
         client = AIOKafkaClient(**cluster.settings())
         sender = Sender(client, transactional_id, transaction_timeout_s)
         try:
@@ -301,10 +299,9 @@ async def open_sender(
         except BaseException:
             await sender.close()
             raise
+        return sender
 
-    await cluster.start(start, doing)
-    assert sender is not None
-    return sender
+    return await cluster.start(start, doing)
 
 
 def _by_topic(entries: Iterable[tuple[TopicPartition, Any]]) -> list[tuple[str, list[Any]]]:

@@ -11,11 +11,11 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.metadata import MetadataRequest
 
-from unstable_stream.errors import EventLogError, UnknownTopicError
+from unstable_stream.errors import UnknownTopicError
 from unstable_stream.log.kafka.cluster import Brokers, Lazy
 from unstable_stream.log.kafka.errors import is_passing, translated
 from unstable_stream.log.port import Positions, TopicPartition, TopicSpec
-from unstable_stream.log.topic_drift import WHEN_OPENED, partitions_changed
+from unstable_stream.log.topic_drift import WHEN_OPENED, check_partitions, partitions_changed
 
 __all__ = ["KafkaTopic", "KafkaTopics"]
 
@@ -35,14 +35,6 @@ class KafkaTopic:
     name: str
     partitions: int
     max_message_bytes: int
-
-    def check(self, partition: int) -> None:
-        """Raise :class:`UnknownTopicError` if the topic has no such partition."""
-        if not 0 <= partition < self.partitions:
-            raise UnknownTopicError(
-                f"unknown partition {self.name}[{partition}]: the topic has partitions 0 to "
-                f"{self.partitions - 1}."
-            )
 
 
 class KafkaTopics:
@@ -202,11 +194,6 @@ class KafkaTopics:
 
         Raises :class:`EventLogError` if an existing one has another number of partitions.
         """
-        for spec in specs:
-            if spec.partitions < 1:
-                raise EventLogError(
-                    f"topic {spec.name!r}: {spec.partitions} partitions, expected at least 1."
-                )
         missing = self._missing(specs, await self.partitions())
         if not missing:
             return
@@ -233,17 +220,9 @@ class KafkaTopics:
         await self._wait_until_there(admin, missing)
 
     def _missing(self, specs: Sequence[TopicSpec], partitions: Mapping[str, int]) -> list[TopicSpec]:
-        missing = {}
         for spec in specs:
-            existing = partitions.get(spec.name)
-            if existing is None:
-                missing[spec.name] = spec
-            elif existing != spec.partitions:
-                raise EventLogError(
-                    f"topic {spec.name!r} exists with {existing} partitions, {spec.partitions} were asked "
-                    "for: the records of a key would lie on two partitions. Use another log."
-                )
-        return list(missing.values())
+            check_partitions(spec, partitions.get(spec.name))
+        return list({spec.name: spec for spec in specs if spec.name not in partitions}.values())
 
     async def _wait_until_there(self, admin: Any, specs: Sequence[TopicSpec]) -> None:
         """Wait until the brokers know the topics and each partition has a leader."""

@@ -3,11 +3,12 @@
 import asyncio
 import math
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from unstable_stream.errors import EventLogError, FencedError
+from unstable_stream.errors import FencedError
+from unstable_stream.log.handles import ConsumerHandle, listed
 from unstable_stream.log.local.groups import (
     Member,
     Owned,
@@ -62,7 +63,7 @@ _Begins: TypeAlias = dict[TopicPartition, tuple[Owned, int | None]]
 """A member's partitions and the offsets to begin at; ``None``: the consumer goes on at its position."""
 
 
-class LocalConsumer:
+class LocalConsumer(ConsumerHandle):
     """Implements :class:`~unstable_stream.log.port.Consumer`. One task at a time may use it."""
 
     def __init__(
@@ -74,10 +75,10 @@ class LocalConsumer:
         on_close: Callable[["LocalConsumer"], None],
     ) -> None:
         """``whole``: without a group, all partitions and where to begin."""
+        super().__init__(on_close)
         self._log = log
         self._start = start
         self._member = member
-        self._on_close = on_close
         self._assigned: dict[TopicPartition, Owned] = {
             partition.at: Owned(partition, 0, None) for partition, _ in whole
         }
@@ -88,27 +89,7 @@ class LocalConsumer:
         self._generation = -1
         self._beat_at = -math.inf  # event loop time of the next sign of life
         self._empty_at: int | None = None  # database version in which nothing was left to read
-        self._polling = False
         self._joined = False
-        self._closed = False
-
-    async def poll(self, max_records: int = 500, timeout_s: float = 1.0) -> list[StoredRecord]:
-        """Return up to ``max_records``, in offset order within each partition.
-
-        Raises:
-            OffsetOutOfRangeError: retention deleted what was to be read next; :meth:`seek` to go on.
-            LogUnavailableError: the group's state could not be written in time.
-        """
-        self._check_open()
-        if max_records < 1:
-            raise ValueError(f"max_records is {max_records}, expected at least 1")
-        if self._polling:
-            raise EventLogError("this consumer is being polled already: one task at a time may poll it.")
-        self._polling = True
-        try:
-            return await self._poll(max_records, timeout_s)
-        finally:
-            self._polling = False
 
     async def _poll(self, max_records: int, timeout_s: float) -> list[StoredRecord]:
         loop = asyncio.get_running_loop()
@@ -239,15 +220,12 @@ class LocalConsumer:
         positions = dict(self._unsaved if positions is None else positions)
         member = self._member
         if member is None:
-            raise EventLogError(
-                "a consumer without a group has no positions to commit: open it with group=…, or keep its "
-                "positions() yourself."
-            )
+            raise self._without_group()
         for at in positions:
             if at not in self._assigned:
                 raise FencedError(
                     f"{at} is not assigned to this consumer of group {member.group!r} (it has "
-                    f"{_listed(self._assigned)}): nothing was committed."
+                    f"{listed(self._assigned)}): nothing was committed."
                 )
         claims = [(self._assigned[at], offset) for at, offset in positions.items()]
         if claims:
@@ -263,13 +241,7 @@ class LocalConsumer:
             OffsetOutOfRangeError: before the first retained record or beyond the end.
             EventLogError: a partition is not assigned.
         """
-        self._check_open()
-        for at in positions:
-            if at not in self._assigned:
-                raise EventLogError(
-                    f"cannot seek to {at}@{positions[at]}: this consumer has {_listed(self._assigned)}. "
-                    "A member of a group gets its partitions in poll()."
-                )
+        self._check_seek(positions, self._assigned)
         wanted = [(self._assigned[at].partition, offset) for at, offset in positions.items()]
 
         def check(connection: sqlite3.Connection) -> None:
@@ -281,20 +253,11 @@ class LocalConsumer:
         self._unsaved.update(positions)
         self._empty_at = None
 
-    async def close(self) -> None:
-        """Leave the group. Its other members take over at once, from the committed positions."""
-        if self._closed:
-            return
-        self._closed = True
-        self._on_close(self)
+    async def _close(self) -> None:
         self._log.doorbell.wake()  # a poll that waits ends now
         member = self._member
         if member is not None and self._joined:
             await self._log.writer.run(lambda connection: leave(connection, member), wakes=lambda _: True)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise EventLogError("this consumer is closed; open another one to go on.")
 
 
 def start_offset(connection: sqlite3.Connection, partition: Partition, start: Start) -> int:
@@ -304,7 +267,3 @@ def start_offset(connection: sqlite3.Connection, partition: Partition, start: St
     if start == "end":
         return end_offset(connection, partition.partition_id)
     return offset_for_time(connection, partition.partition_id, start)
-
-
-def _listed(partitions: Collection[TopicPartition]) -> str:
-    return ", ".join(str(at) for at in sorted(partitions)) or "no partitions yet"

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Self
 
 from unstable_stream.log.local import records as local_records
-from unstable_stream.log.local import states as local_states
 from unstable_stream.log.local.consumer import LocalConsumer, LocalParts, start_offset
 from unstable_stream.log.local.database import Synchronous, open_database
-from unstable_stream.log.local.groups import Member, committed_positions, groups
+from unstable_stream.log.local.groups import Member, committed_positions, groups, saved, saved_names
 from unstable_stream.log.local.headers import HeaderStore
 from unstable_stream.log.local.processes import current_process
 from unstable_stream.log.local.producer import LocalProducer, next_epoch
@@ -230,11 +229,11 @@ class LocalLog:
 
     async def saved(self, scope: str, names: Collection[str] | None = None) -> Mapping[str, bytes]:
         """Return the saved states of a scope, or those of these names."""
-        return await self._log.reader.run(lambda connection: local_states.saved(connection, scope, names))
+        return await self._log.reader.run(lambda connection: saved(connection, scope, names))
 
     async def saved_names(self) -> Mapping[str, Collection[str]]:
         """Return the names of all saved states, by scope."""
-        return await self._log.reader.run(local_states.saved_names)
+        return await self._log.reader.run(saved_names)
 
     async def delete_before(self, positions: Positions) -> None:
         """Delete the records before these offsets; their space is used again.

@@ -6,14 +6,12 @@ is checked, the positions and states are stored, the records inserted.
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Self
 
-from unstable_stream.errors import EventLogError, FencedError
+from unstable_stream.errors import FencedError
+from unstable_stream.log.handles import ProducerHandle, TransactionHandle
 from unstable_stream.log.local.consumer import LocalParts
-from unstable_stream.log.local.groups import commit_for_group
+from unstable_stream.log.local.groups import commit_for_group, save
 from unstable_stream.log.local.records import AppendBatch
-from unstable_stream.log.local.states import save
 from unstable_stream.log.port import Positions, Record
 
 __all__ = ["LocalProducer", "LocalTransaction", "next_epoch"]
@@ -34,38 +32,17 @@ def _current_epoch(connection: sqlite3.Connection, producer_id: str) -> int:
     return 0 if row is None else int(row[0])
 
 
-class LocalProducer:
+class LocalProducer(ProducerHandle):
     """Implements :class:`~unstable_stream.log.port.Producer`."""
 
     def __init__(self, log: LocalParts, producer_id: str, epoch: int) -> None:
+        super().__init__(producer_id)
         self._log = log
-        self._producer_id = producer_id
         self._epoch = epoch
-        self._closed = False
-        self._in_transaction = False
 
     def transaction(self) -> "LocalTransaction":
         """Return a transaction to enter with ``async with``; one at a time, as on Kafka."""
         return LocalTransaction(self._log, self)
-
-    async def close(self) -> None:
-        """Begin no more transactions."""
-        self._closed = True
-
-    def enter(self) -> None:
-        """Note that a transaction begins; raises :class:`EventLogError` if one is open."""
-        if self._closed:
-            raise EventLogError(f"producer {self._producer_id!r} is closed; open another one to go on.")
-        if self._in_transaction:
-            raise EventLogError(
-                f"producer {self._producer_id!r} has a transaction open already: finish it first, or open a "
-                "producer with another id."
-            )
-        self._in_transaction = True
-
-    def leave(self) -> None:
-        """Note that the transaction ended."""
-        self._in_transaction = False
 
     def check_epoch(self, connection: sqlite3.Connection) -> None:
         """Raise :class:`FencedError` if a later producer has taken over."""
@@ -77,26 +54,19 @@ class LocalProducer:
             )
 
 
-class LocalTransaction:
+class LocalTransaction(TransactionHandle):
     """Implements :class:`~unstable_stream.log.port.Transaction`."""
 
     def __init__(self, log: LocalParts, producer: LocalProducer) -> None:
+        super().__init__(producer)
         self._log = log
         self._producer = producer
         self._batches: list[AppendBatch] = []
         self._positions: list[tuple[str, Positions]] = []
         self._states: list[tuple[str, Mapping[str, bytes]]] = []
-        self._open = False
 
-    async def __aenter__(self) -> Self:
-        self._producer.enter()
-        try:
-            await self._log.reader.run(self._producer.check_epoch)
-        except BaseException:
-            self._producer.leave()
-            raise
-        self._open = True
-        return self
+    async def _begin(self) -> None:
+        await self._log.reader.run(self._producer.check_epoch)
 
     async def append(self, records: Sequence[Record]) -> None:
         """Add records, to be stored when the transaction commits."""
@@ -115,15 +85,8 @@ class LocalTransaction:
         self._check_open()
         self._states.append((scope, dict(states)))
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._open = False
-        try:
-            if kind is None:
-                await self._log.writer.run(self._commit, wakes=lambda _: bool(self._batches))
-        finally:
-            self._producer.leave()
+    async def _end(self) -> None:
+        await self._log.writer.run(self._commit, wakes=lambda _: bool(self._batches))
 
     def _commit(self, connection: sqlite3.Connection) -> None:
         self._producer.check_epoch(connection)
@@ -135,7 +98,3 @@ class LocalTransaction:
             save(connection, scope, states)
         for batch in self._batches:
             batch.write(connection)
-
-    def _check_open(self) -> None:
-        if not self._open:
-            raise EventLogError("a transaction takes records only inside its `async with` block.")

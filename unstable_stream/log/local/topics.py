@@ -4,9 +4,10 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from unstable_stream.errors import EventLogError, UnknownTopicError
+from unstable_stream.errors import UnknownTopicError
 from unstable_stream.log.local.database import create_partition_table
 from unstable_stream.log.port import TopicPartition, TopicSpec
+from unstable_stream.log.topic_drift import check_partition, check_partitions
 
 __all__ = [
     "LocalTopic",
@@ -81,11 +82,7 @@ class TopicCatalogue:
 
 def partition_of(topic: LocalTopic, number: int) -> Partition:
     """Return one partition of a topic; raises :class:`UnknownTopicError` if there is none."""
-    if not 0 <= number < len(topic.partitions):
-        raise UnknownTopicError(
-            f"unknown partition {topic.name}[{number}]: the topic has partitions 0 to "
-            f"{len(topic.partitions) - 1}."
-        )
+    check_partition(topic.name, number, len(topic.partitions))
     return topic.partitions[number]
 
 
@@ -95,15 +92,9 @@ def create_topics(connection: sqlite3.Connection, specs: Sequence[TopicSpec]) ->
     Raises :class:`EventLogError` if an existing one has another number of partitions.
     """
     for spec in specs:
-        if spec.partitions < 1:
-            raise EventLogError(f"topic {spec.name!r}: {spec.partitions} partitions, expected at least 1.")
         query = "SELECT count(*) FROM partitions JOIN topics USING (topic_id) WHERE name = ?"
         (existing,) = connection.execute(query, (spec.name,)).fetchone()
-        if existing and existing != spec.partitions:
-            raise EventLogError(
-                f"topic {spec.name!r} exists with {existing} partitions, {spec.partitions} were asked for: "
-                "the records of a key would lie on two partitions. Use another log."
-            )
+        check_partitions(spec, existing)
         if existing:
             continue
         topic_id = connection.execute(

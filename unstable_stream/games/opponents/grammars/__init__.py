@@ -8,14 +8,13 @@ it in :data:`GRAMMARS`; ``tests/games/test_chance_games.py`` plays it.
 from collections.abc import Mapping
 from typing import Final
 
-from unstable_stream.games.opponents.grammars import boards, cards, choices, talks
+from unstable_stream.games.opponents.grammars import boards, choices, talks
 from unstable_stream.games.opponents.trying import Grammar
 
 __all__ = ["GRAMMARS"]
 
 GRAMMARS: Final[Mapping[str, Grammar]] = {
     **boards.GRAMMARS,
-    **cards.GRAMMARS,
     **choices.GRAMMARS,
     **talks.GRAMMARS,
 }
