@@ -31,9 +31,10 @@ import transformers
 from benchmarks.harness import Comparison, compare, parser, report
 from benchmarks.peers.batch import RANK, SHAPES, Shape
 from benchmarks.peers.models import write_model
-from unstable_stream.algorithms import Reinforce, TokenBatch, TrainingSample
-from unstable_stream.learners import LearnerSettings, StandardLearner
-from unstable_stream.learners.lora import ALL_PROJECTIONS
+from unstable_stream.algorithms import Reinforce, TrainingSample
+from unstable_stream.learners.lora import ALL_PROJECTIONS, LoraSettings
+from unstable_stream.learners.settings import LearnerSettings
+from unstable_stream.learners.standard_learner import StandardLearner
 
 _SHAPES = {
     "quickstart": SHAPES["tiny"],
@@ -70,18 +71,16 @@ def _sample(
     return TrainingSample(str(index), tokens(prompt), tokens(completion), behaviour, float(rng.normal()))
 
 
-def _learner(
-    model_path: str, samples: list[TrainingSample], rows: int
-) -> StandardLearner[TrainingSample, TokenBatch]:
+def _learner(model_path: str, samples: list[TrainingSample], rows: int) -> StandardLearner:
     """Return ours, for batches of such samples and micro-batches of so many rows."""
-    return StandardLearner[TrainingSample, TokenBatch](
+    return StandardLearner(
         model_path,
         LearnerSettings(
             batch_size=len(samples),
             mini_batch_size=rows,
             learning_rate=1e-4,
             max_generation_len=max(len(sample.completion_token_ids) for sample in samples),
-            lora_cfg={"lora_rank": RANK, "lora_alpha": 2 * RANK},
+            lora_cfg=LoraSettings(lora_rank=RANK, lora_alpha=2 * RANK),
         ),
         algorithm=Reinforce(),
         ckpt_root=Path(model_path) / "checkpoints",
@@ -156,7 +155,7 @@ def _measure(side: str, shape: str, model_path: str, updates: int) -> dict[str, 
     if side in ("ours", "compiled"):
         ours = _learner(model_path, samples, rows)
         if side == "compiled":
-            for layer in ours.model.get_decoder().layers:
+            for layer in ours.policy.model.get_decoder().layers:
                 layer.compile(dynamic=True)
     else:
         longest = max(len(sample.completion_token_ids) for sample in samples)

@@ -35,7 +35,7 @@ from unstable_stream.events import (
     trajectory_id,
 )
 from unstable_stream.inference.base_model import resolve_model
-from unstable_stream.learners import StandardLearner
+from unstable_stream.learners.standard_learner import StandardLearner
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
@@ -128,7 +128,7 @@ def measure(updates: int, batch: int, prompt: int, completion: int) -> dict[str,
             steps = made_up_steps(updates * batch, prompt, completion)
             await log.append([record_from_event(step) for step in steps])
             made = service.LearnerService(
-                config, _RUN, DataDir(directory), resolve_model("tiny-player"), plays=False
+                config, _RUN, DataDir(directory), resolve_model("tiny-player"), has_games=False
             )
             began = time.process_time()
             await made.train(log, asyncio.Event())

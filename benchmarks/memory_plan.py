@@ -107,11 +107,13 @@ def _peak_bytes(process: str, config: RunConfig) -> int:
     rows = config.learner.batch_size
     prompts = rng.integers(0, vocabulary, (rows, _LENGTH - _COMPLETION)).astype(np.int32)
     if process == "learner":
-        from unstable_stream.algorithms import Reinforce, TokenBatch, TrainingSample
-        from unstable_stream.learners import LearnerSettings, StandardLearner
+        from unstable_stream.algorithms import Reinforce, TrainingSample
+        from unstable_stream.learners.lora import LoraSettings
+        from unstable_stream.learners.settings import LearnerSettings
+        from unstable_stream.learners.standard_learner import StandardLearner
 
         with tempfile.TemporaryDirectory() as directory:
-            learner = StandardLearner[TrainingSample, TokenBatch](
+            learner = StandardLearner(
                 config.model,
                 LearnerSettings(
                     batch_size=rows,
@@ -119,7 +121,7 @@ def _peak_bytes(process: str, config: RunConfig) -> int:
                     learning_rate=1e-4,
                     max_generation_len=_COMPLETION,
                     parameters=config.learner.parameters,
-                    lora_cfg=config.lora.model_dump(),
+                    lora_cfg=LoraSettings(**config.lora.model_dump()),
                     activation_checkpointing=config.learner.activation_checkpointing,
                     num_threads=1,
                 ),

@@ -15,7 +15,7 @@ arrives, the more of what is kept is old.
 has the same free capacity as the live process had.
 
 **Recognising duplicates** must not depend on a window: after a restart the updates come before the steps that
-they used, even very old ones. So the buffer remembers every id ever used. A buffer that is told outcomes
+they used, even very old ones. So the buffer remembers every id ever used. A buffer that is given outcomes
 (:meth:`StepBuffer.finish_game`) keeps the ids of games that are not done with, and a few ranges for all other
 games (:class:`~unstable_stream.events.used_ids.UsedIds`). Otherwise each id costs 16 bytes in sorted arrays:
 ten million steps 160 MB, twice that while arrays are merged (a set of id strings: 1.5 GB).
@@ -136,7 +136,7 @@ class StepBuffer:
             ``u`` trains on version ``u - 1``; ``None``: no limit.
         overflow_draws: the priorities of steps at overflow in ``random`` and ``prioritised`` are drawn for
             ``each-update``, or ``once`` for all.
-        by_game: whether outcomes will be told (:meth:`finish_game`), so that memory does not grow with the
+        by_game: whether outcomes will be given (:meth:`finish_game`), so that memory does not grow with the
             number of games.
 
     Raises:
@@ -164,17 +164,11 @@ class StepBuffer:
         self._seed = seed
         self._max_staleness = max_staleness
         self._draws_once = overflow_draws == "once"
-        self._stopped = False
-        self._by_game = by_game
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget everything, like a new buffer; a fold over the same events restores it."""
         self._steps: list[Step] = []
         self._columns = np.empty(_MIN_CAPACITY, dtype=_COLUMNS)
         self._slot_of: dict[bytes, int] = {}
         self._overflow: dict[bytes, Step] = {}
-        self._used = UsedIds(by_game=self._by_game)
+        self._used = UsedIds(by_game=by_game)
 
     def add(self, step: Step) -> None:
         """Fold one step; ignore a step that is already pending, used or dropped."""
@@ -285,14 +279,6 @@ class StepBuffer:
         """Return the number of steps that a batch for ``update`` can be drawn from: pending and not stale."""
         self._settle_overflow(update)
         return int(np.count_nonzero(self._versions() >= self._oldest_allowed(update)))
-
-    def stop(self) -> None:
-        """Ask the collector to stop; pending steps stay."""
-        self._stopped = True
-
-    def continue_collection(self) -> bool:
-        """Return whether more games are wanted: the buffer is neither stopped nor full."""
-        return not self._stopped and len(self._steps) < self._max_size
 
     def _use(self, slots: _Mask) -> None:
         self._used.add((key, step.game_index) for key, step in self._remove(slots))

@@ -17,14 +17,16 @@ from benchmarks.gpu_check.job import (
     reset_peak,
     seconds_of,
 )
-from unstable_stream.algorithms import Reinforce, TokenBatch
+from unstable_stream.algorithms import Reinforce
 from unstable_stream.inference.engine import Adapter, Completion
-from unstable_stream.learners import LearnerSettings, StandardLearner
+from unstable_stream.learners.lora import LoraSettings
+from unstable_stream.learners.settings import LearnerSettings
+from unstable_stream.learners.standard_learner import StandardLearner
 from unstable_stream.update_decisions import TrainingSample
 
 __all__ = ["Learner", "make_learner", "measure_learner", "ratios", "trained_adapter", "vocabulary_of"]
 
-Learner = StandardLearner[TrainingSample, TokenBatch]
+Learner = StandardLearner
 
 _Recompute: TypeAlias = Literal["none", "activation_checkpointing", "gradient_checkpointing"]
 
@@ -43,7 +45,7 @@ def make_learner(
             mini_batch_tokens=job.micro_batch_tokens,
             learning_rate=learning_rate,
             max_generation_len=job.max_tokens,
-            lora_cfg={"lora_rank": 32, "lora_alpha": 32},
+            lora_cfg=LoraSettings(lora_rank=32, lora_alpha=32),
             activation_checkpointing=recompute == "activation_checkpointing",
             gradient_checkpointing=recompute == "gradient_checkpointing",
         ),

@@ -10,8 +10,10 @@ import numpy as np
 
 from benchmarks.peers.batch import RANK, Batch
 from benchmarks.peers.measuring import Clock, Peak, gradients_of, read_task
-from unstable_stream.algorithms import Reinforce, TokenBatch, TrainingSample
-from unstable_stream.learners import LearnerSettings, StandardLearner
+from unstable_stream.algorithms import Reinforce, TrainingSample
+from unstable_stream.learners.lora import LoraSettings
+from unstable_stream.learners.settings import LearnerSettings
+from unstable_stream.learners.standard_learner import StandardLearner
 
 __all__ = ["samples_of"]
 
@@ -32,7 +34,7 @@ def main() -> None:
     batch = Batch.load(task.directory / "batch.npz")
     samples = samples_of(batch)
     with tempfile.TemporaryDirectory() as checkpoints:
-        learner = StandardLearner[TrainingSample, TokenBatch](
+        learner = StandardLearner(
             str(task.directory / "model"),
             LearnerSettings(
                 batch_size=len(batch),
@@ -40,7 +42,7 @@ def main() -> None:
                 learning_rate=1e-4,
                 grad_clip=1e6,
                 max_generation_len=batch.longest_completion,
-                lora_cfg={"lora_rank": RANK, "lora_alpha": 2 * RANK},
+                lora_cfg=LoraSettings(lora_rank=RANK, lora_alpha=2 * RANK),
                 initial_lora_path=task.directory / "adapter",
             ),
             algorithm=Reinforce(is_clip=None),
@@ -51,7 +53,7 @@ def main() -> None:
         clock = Clock(Peak(), "torch", "transformers", "peft")
         learner.update(samples, 1)
         if task.gradient is not None:
-            np.savez(task.gradient, **gradients_of(learner.model))
+            np.savez(task.gradient, **gradients_of(learner.policy.model))
         for number in range(2, task.updates + 2):
             clock.start()
             learner.update(samples, number)

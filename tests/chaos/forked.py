@@ -48,7 +48,7 @@ _PRELOADED = [
     "unstable_stream.tiny_player",
     "unstable_stream.tracking.terminal_interface",
     "unstable_stream.workers.archiver",
-    "unstable_stream.workers.learners",
+    "unstable_stream.workers.learner",
 ]
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(_PRELOADED)

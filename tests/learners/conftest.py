@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from tests.inference.tiny_model import build_tiny_model
-from unstable_stream.algorithms import Reinforce, TokenBatch, TrainingSample
-from unstable_stream.learners import LearnerSettings, StandardLearner
+from unstable_stream.algorithms import Reinforce
+from unstable_stream.learners.lora import LoraSettings
+from unstable_stream.learners.settings import LearnerSettings
+from unstable_stream.learners.standard_learner import StandardLearner
 
-Learner: TypeAlias = StandardLearner[TrainingSample, TokenBatch]
+Learner: TypeAlias = StandardLearner
 MakeLearner: TypeAlias = Callable[..., Learner]
 
 
@@ -42,6 +44,8 @@ def make_learner(tiny_model: Path, tmp_path: Path) -> MakeLearner:
             "lora_cfg": {"lora_rank": 4, "lora_alpha": 8},
             "seed": 11,
         } | overrides
+        if not isinstance(arguments["lora_cfg"], LoraSettings):
+            arguments["lora_cfg"] = LoraSettings(**arguments["lora_cfg"])
         settings = {
             name: arguments.pop(name) for name in LearnerSettings.__dataclass_fields__ if name in arguments
         }

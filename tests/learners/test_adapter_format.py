@@ -107,7 +107,7 @@ def test_rslora_and_alphas_by_layer_start_the_same_policy(
         return found
 
     with torch.no_grad():
-        own = learner.model.eval()(tokens).logits
+        own = learner.policy.model.eval()(tokens).logits
     torch.testing.assert_close(own, logits(adapter.path), rtol=1e-4, atol=1e-4)
     plain = shutil.copytree(adapter.path, tmp_path / "plain")
     change(Adapter("plain", str(plain)), use_rslora=False, alpha_pattern={})

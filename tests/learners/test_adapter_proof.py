@@ -161,7 +161,7 @@ def test_measuring_a_probe_changes_nothing(make_learner: MakeLearner, tmp_path: 
         assert probed.probe() == probed.probe()
     digests = [learner.save().sha256 for learner in (probed, plain)]
     assert digests[0] == digests[1]
-    assert probed.model.training
+    assert probed.policy.model.training
 
 
 def test_of_a_short_completion_the_end_of_the_prompt_is_scored_too() -> None:

@@ -15,7 +15,7 @@ from unstable_stream.inference.engine import Adapter
 from unstable_stream.inference.transformers.engine import TransformersEngine
 from unstable_stream.learners.language_model import language_model_class
 from unstable_stream.learners.lora import LoraSettings, adapter_config, adapter_weights, build_policy
-from unstable_stream.learners.whole_model import build_whole_policy, whole_weights
+from unstable_stream.learners.policy import build_whole_policy, whole_weights
 
 TEXT = {
     "vocab_size": 40,

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from tests.inference.tiny_model import build_adapter, build_tiny_model
 from unstable_stream.adapter_format import CONFIG_FILE
 from unstable_stream.errors import LearnerError
-from unstable_stream.learners import merge_adapter
+from unstable_stream.learners.base_model import merge_adapter
 
 TOKENS = torch.tensor([[5, 6, 7, 8, 9]])
 

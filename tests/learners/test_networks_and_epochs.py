@@ -12,13 +12,14 @@ from tests.learners.samples import make_samples
 from tests.learners.test_standard_learner import unchanged, weights
 from unstable_stream.algorithms import A2C, PPO, Reinforce, TrainingSample
 from unstable_stream.errors import CheckpointError, LearnerError
-from unstable_stream.learners import load_checkpoint
+from unstable_stream.learners.checkpoint import load_checkpoint
+from unstable_stream.learners.settings import LrSchedule
 
 pytestmark = pytest.mark.longer
 
 SETTINGS: dict[str, Any] = {
     "lora_cfg": {"lora_rank": 4, "lora_alpha": 8, "lora_dropout": 0.1},
-    "lr_schedule": {"type": "linear", "final_fraction": 0.1, "total": 6},
+    "lr_schedule": LrSchedule(type="linear", final_fraction=0.1, total=6),
     "optimizer_steps_per_update": 2,
     "weight_decay": 0.01,
 }
@@ -114,17 +115,19 @@ def test_a_large_error_of_the_critic_does_not_shorten_the_policys_step(make_lear
     learner = make_learner(algorithm=A2C(gae_lambda=1.0), grad_clip=1e-2)
     huge = [dataclasses.replace(sample, advantage=1000.0) for sample in games(1)]
     learner.update(huge, 1)
-    policy = [p.grad.square().sum() for p in learner.model.parameters() if p.grad is not None]
+    policy = [p.grad.square().sum() for p in learner.policy.model.parameters() if p.grad is not None]
     assert torch.stack(policy).sum().sqrt().item() == pytest.approx(1e-2, rel=1e-2)
 
 
 def test_the_schedule_moves_the_critics_rate_too(make_learner: MakeLearner) -> None:
     learner = make_learner(
         algorithm=A2C(critic_learning_rate=0.5),
-        lr_schedule={"type": "linear", "final_fraction": 0.5, "total": 3},
+        lr_schedule=LrSchedule(type="linear", final_fraction=0.5, total=3),
     )
     train(learner, 1, 2)
-    assert [group["lr"] for group in learner._optimizer.param_groups] == pytest.approx([0.75e-2, 0.375])
+    assert [group["lr"] for group in learner.training.optimizer.param_groups] == pytest.approx(
+        [0.75e-2, 0.375]
+    )
 
 
 @pytest.mark.parametrize("steps", [1, 2])

@@ -50,7 +50,9 @@ async def test_samples_of_the_engine_have_ratio_one(
     lora = {"lora_rank": 4, "lora_alpha": 8, "last_layers": last_layers}
     learner = make_learner(parameters=parameters, lora_cfg=lora)
     if parameters == "lora":
-        adapted = {name.split(".")[2] for name, _ in learner.model.named_parameters() if ".lora_" in name}
+        adapted = {
+            name.split(".")[2] for name, _ in learner.policy.model.named_parameters() if ".lora_" in name
+        }
         assert adapted == ({"0", "1"} if last_layers is None else {"1"})
     for number in (1, 2, 3):
         learner.update(make_samples(8, seed=number), number)

@@ -15,7 +15,7 @@ from unstable_stream.events import (
     RunStarted,
     checkpoint_uid,
 )
-from unstable_stream.learners import prune_optimizer_states
+from unstable_stream.learners.checkpoint import prune_optimizer_states
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import record_from_event

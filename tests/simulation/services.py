@@ -23,7 +23,7 @@ from unstable_stream.workers.archiver import run_archiver
 from unstable_stream.workers.collector import Collector
 from unstable_stream.workers.engine import LocalEngine
 from unstable_stream.workers.exploitability import Measurement
-from unstable_stream.workers.learners import Learners
+from unstable_stream.workers.learner import Learners
 from unstable_stream.workers.rollout import RolloutWorker
 
 __all__ = ["RUN", "Counts", "Services", "tallying"]

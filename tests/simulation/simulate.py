@@ -14,7 +14,7 @@ from tests.simulation.checks import check_all
 from tests.simulation.loop import SimulatedLoop, StuckError, simulated_clock
 from tests.simulation.scenario import Scenario, draw_scenario, run_config
 from tests.simulation.services import RUN, Services
-from tests.simulation.stand_ins import PretendLearner, tokenizer, weights_stand_in
+from tests.simulation.stand_ins import PretendLearner, tokenizer
 from tests.simulation.world import MARK, FoundError, World
 from unstable_stream.archive import ArchiveWriter
 from unstable_stream.errors import ArchiveError, UnstableStreamError
@@ -172,7 +172,6 @@ def _stand_ins(world: World) -> Iterator[None]:
         return store(self, prepared)
 
     replaced: dict[tuple[Any, str], Any] = {
-        **weights_stand_in(),
         (learner_core, "StandardLearner"): Learner,
         (rollout, "load_tokenizer"): tokenizer,
         # Snapshots so often that restarts meet them in a short run.

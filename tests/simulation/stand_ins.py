@@ -19,18 +19,14 @@ from unstable_stream.errors import CheckpointError, EngineError
 from unstable_stream.events import AdapterProbe
 from unstable_stream.inference.engine import Completion, EngineStats, GenerationRequest
 from unstable_stream.inference.tokenizer import Tokenizer, load_tokenizer
-from unstable_stream.learners import (
-    CheckpointInfo,
-    LearnerSettings,
-    LoraSettings,
-    LrSchedule,
-    StandardLearner,
-    UpdateResult,
-)
-from unstable_stream.learners import standard_learner as learner_module
-from unstable_stream.update_decisions import Admission, TrainingSample, left_out
+from unstable_stream.learners.checkpoint import CheckpointInfo
+from unstable_stream.learners.policy import Policy
+from unstable_stream.learners.settings import LearnerSettings, UpdateResult
+from unstable_stream.learners.standard_learner import StandardLearner
+from unstable_stream.learners.training import Training
+from unstable_stream.update_decisions import Admission, TrainingSample
 
-__all__ = ["PretendLearner", "RandomMoves", "tokenizer", "weights_stand_in"]
+__all__ = ["PretendLearner", "RandomMoves", "tokenizer"]
 
 _FIRST_CELL = 24
 """The tiny player's token ``[0]``; those of the other cells follow."""
@@ -74,7 +70,38 @@ class RandomMoves:
         """Nothing to close."""
 
 
-class PretendLearner(StandardLearner[TrainingSample, Any]):
+class PretendPolicy(Policy):
+    """A single weight vector in place of a model."""
+
+    def __init__(self, model_name: str, settings: LearnerSettings) -> None:
+        self.model_name = model_name
+        self._whole = False
+        self._lora = settings.lora_cfg
+        self.model = torch.nn.Linear(8, 1, bias=False, dtype=torch.float64)
+        torch.nn.init.zeros_(self.model.weight)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {"weight": self.model.weight.detach().clone()}
+
+    def load(self, weights: Mapping[str, torch.Tensor], *, origin: str) -> None:
+        with torch.no_grad():
+            self.model.weight.copy_(weights["weight"])
+
+    def files(self) -> tuple[dict[str, Any], dict[str, bytes]]:
+        return {"base_model_name_or_path": self.model_name}, {}
+
+
+class PretendTraining(Training):
+    """Holds what a checkpoint asks for."""
+
+    def __init__(self, model: torch.nn.Module, algorithm: BaseAlgo, settings: LearnerSettings) -> None:
+        self.algorithm = algorithm
+        self.settings = settings
+        self.optimizer = torch.optim.AdamW(model.parameters())
+        self._networks = {}
+
+
+class PretendLearner(StandardLearner):
     """A learner whose weights are a hash of all batches so far: two histories never have equal weights."""
 
     world: World
@@ -82,22 +109,12 @@ class PretendLearner(StandardLearner[TrainingSample, Any]):
     def __init__(
         self, model_name: str, settings: LearnerSettings, *, algorithm: BaseAlgo, ckpt_root: Path, **_: Any
     ) -> None:
-        self.algorithm = algorithm
         algorithm.max_train_len = settings.max_train_len  # as initialize() does, for admit()
-        self.model_name = model_name
-        self._settings = settings
-        self.batch_size = settings.batch_size
-        self.lr_schedule = LrSchedule.from_settings(settings.lr_schedule)
-        self.seed = settings.seed
         self.ckpt_root = Path(ckpt_root)
-        self.parameters = "lora"
-        self.lora = LoraSettings.from_settings(settings.lora_cfg)
-        self.model = torch.nn.Linear(8, 1, bias=False, dtype=torch.float64)
-        torch.nn.init.zeros_(self.model.weight)
-        self._optimizer = torch.optim.AdamW(self.model.parameters())
+        self.policy = PretendPolicy(model_name, settings)
+        self.training = PretendTraining(self.policy.model, algorithm, settings)
         self._step = self._samples_seen = 0
         self._broken = None
-        self._networks = {}
 
     def update(
         self,
@@ -110,7 +127,7 @@ class PretendLearner(StandardLearner[TrainingSample, Any]):
         """Mix the ids and advantages of a batch into the weights."""
         assert update_number == self._step + 1, (update_number, self._step)
         assert admissions is not None
-        weight: torch.Tensor = self.model.weight
+        weight: torch.Tensor = self.policy.model.weight
         digest = hashlib.blake2b(weight.detach().numpy().tobytes(), digest_size=16)
         kept = [s for s, decision in zip(samples, admissions, strict=True) if decision != "drop"]
         for sample in kept:
@@ -120,13 +137,7 @@ class PretendLearner(StandardLearner[TrainingSample, Any]):
         self._step = update_number
         self._samples_seen += len(kept)
         loss = weight.mean().item()
-        return UpdateResult(
-            update_number,
-            loss,
-            {"loss": loss},
-            tuple(sample.step_id for sample in kept),
-            left_out(samples, admissions),
-        )
+        return UpdateResult(update_number, loss, {"loss": loss})
 
     def save(self, **named: Any) -> CheckpointInfo:
         """Save as the real one does, unless the disk is full."""
@@ -141,17 +152,3 @@ class PretendLearner(StandardLearner[TrainingSample, Any]):
     def computed_with(self) -> dict[str, str]:
         """Return what decides on the last bits: the same everywhere."""
         return {"device": "cpu", "dtype": "float32", "learners": "1"}
-
-
-def weights_stand_in() -> dict[tuple[Any, str], Any]:
-    """Return what takes the place of the learner's functions about real models, by module and name."""
-    return {
-        (learner_module, "adapter_weights"): lambda model: {"weight": model.weight.detach().clone()},
-        (learner_module, "adapter_config"): lambda model, name, lora: {"base_model_name_or_path": name},
-        (learner_module, "load_adapter_weights"): _load,
-    }
-
-
-def _load(model: torch.nn.Linear, weights: Mapping[str, torch.Tensor], origin: str) -> None:
-    with torch.no_grad():
-        model.weight.copy_(weights["weight"])

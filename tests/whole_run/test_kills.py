@@ -21,7 +21,7 @@ from unstable_stream.events import (
     Step,
 )
 from unstable_stream.inference.base_model import resolve_model
-from unstable_stream.learners import load_checkpoint
+from unstable_stream.learners.checkpoint import load_checkpoint
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event

@@ -36,7 +36,7 @@ from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.stores import Store, has_file, hold_optimizer_state, joined, owner_of
-from unstable_stream.workers import learner as learner_module
+from unstable_stream.workers import checkpoint_home
 from unstable_stream.workers.checkpoint_home import CheckpointHome, DirectoryHome, StoredHome
 from unstable_stream.workers.learner import LearnerService
 
@@ -231,7 +231,7 @@ async def test_a_store_that_goes_away_in_mid_training_only_delays(
     monkeypatch: pytest.MonkeyPatch,
     uninterrupted: Result,
 ) -> None:
-    monkeypatch.setattr("unstable_stream.workers.store_report._EVERY_S", 0.1)
+    monkeypatch.setattr("unstable_stream.workers.checkpoint_home._REPORT_EVERY_S", 0.1)
     with Gate(s3_server_of_session.port) as gate:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{gate.port}")
         learner = service(tmp_path, stored(s3))
@@ -262,7 +262,7 @@ async def test_a_store_that_goes_away_in_mid_training_only_delays(
 async def test_old_optimizer_states_go_from_the_store(
     root: str, tmp_path: Path, log: LocalLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(learner_module, "_KEPT_FOR_FORKS", 4)
+    monkeypatch.setattr(checkpoint_home, "_KEPT_FOR_FORKS", 4)
     settings = stored(root, keep_optimizer_states=1)
     short = stored(root, keep_optimizer_states=1, iterations=2)
     await service(tmp_path, short).train(log, asyncio.Event())

@@ -31,12 +31,12 @@ from unstable_stream.errors import FencedError, OffsetOutOfRangeError
 from unstable_stream.events import Event, GameOutcome, GameStarted, Rating, event_id
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import ends_of
+from unstable_stream.log.saved_state import UnusableStateError
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.streams.snapshots import SnapshotPace
 from unstable_stream.workers.collector import Collector, topics_of_collector
 from unstable_stream.workers.collector_snapshot import (
     CollectorSnapshots,
-    UnusableSnapshotError,
     read_snapshot,
 )
 from unstable_stream.workers.engine import LocalEngine
@@ -155,7 +155,7 @@ async def restored(log: LocalLog, settings: RunConfig) -> tuple[ScheduleState, i
     await one._restore(log, consumer, snapshots)
     assert consumer.positions() == await ends_of(log, TOPICS)
     await consumer.close()
-    calls = list(one._calls)
+    calls = one._calls.tasks
     for call in calls:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
@@ -225,7 +225,7 @@ async def test_a_snapshot_that_cannot_be_used_changes_nothing(log: LocalLog, dam
         await save(log, {"checkpoint/ckpt-000000": b""})
     else:
         await save(log, {"state": DAMAGE[damage](saved["state"])})
-    with pytest.raises(UnusableSnapshotError):
+    with pytest.raises(UnusableStateError):
         await read_snapshot(log, RUN, TOPICS, settings)
     state, events = await restored(log, settings)
     await forget(log)
@@ -253,7 +253,7 @@ async def test_a_snapshot_of_other_settings_is_not_used(log: LocalLog, change: d
     await play_until(log, 20, settings)
     assert await read_snapshot(log, RUN, TOPICS, settings) is not None
     other = parse_config(settings.model_dump(mode="json", exclude_unset=True) | change)
-    with pytest.raises(UnusableSnapshotError, match="other settings"):
+    with pytest.raises(UnusableStateError, match="other settings"):
         await read_snapshot(log, RUN, TOPICS, other)
     learns_otherwise = settings.model_dump(mode="json", exclude_unset=True) | {"buffer": {"max_staleness": 3}}
     assert await read_snapshot(log, RUN, TOPICS, parse_config(learns_otherwise)) is not None
@@ -265,14 +265,15 @@ async def test_a_log_that_lost_what_the_snapshot_knows_stops_the_collector(tmp_p
         await log.create_topics(topics_of_one_partition())
         await publish(log, checkpoint(0))
         await play_until(log, 20, settings)
-        saved = await read_snapshot(log, RUN, TOPICS, settings)
-        assert saved is not None
-        at = next(each for each in saved.positions if each.topic == GameOutcome.TOPIC)
-    lose_end(path, at, saved.positions[at] - 1)
+        found = await read_snapshot(log, RUN, TOPICS, settings)
+        assert found is not None
+        positions = found[0].offsets
+        at = next(each for each in positions if each.topic == GameOutcome.TOPIC)
+    lose_end(path, at, positions[at] - 1)
     async with LocalLog.open(path, synchronous="NORMAL") as log:
-        named = re.escape(f"{at}@{saved.positions[at]} is out of range")
+        named = re.escape(f"{at}@{positions[at]} is out of range")
         with pytest.raises(OffsetOutOfRangeError, match=f"{named}.*Restore a copy of the log"):
-            await CollectorSnapshots(log, RUN, TOPICS, settings, OFTEN).load()
+            await restored(log, settings)
 
 
 async def test_killed_again_and_again_it_starts_every_game_once(log: LocalLog) -> None:

@@ -19,7 +19,8 @@ from tests.workers.test_learner_service import BATCH, RUN, config, new_log, publ
 from unstable_stream.algorithms import Reinforce, TokenBatch
 from unstable_stream.errors import ConfigError, LearnerError
 from unstable_stream.inference.base_model import resolve_model
-from unstable_stream.learners import StandardLearner, load_checkpoint
+from unstable_stream.learners.checkpoint import load_checkpoint
+from unstable_stream.learners.standard_learner import StandardLearner
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import RunConfig

@@ -36,19 +36,20 @@ from unstable_stream.events import (
     trajectory_id,
 )
 from unstable_stream.inference.base_model import resolve_model
-from unstable_stream.learners import StandardLearner
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.port import Record
+from unstable_stream.log.port import Record, TopicPartition
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event, source_header
+from unstable_stream.log.saved_state import pack_state
 from unstable_stream.log.topics import load_topics
 from unstable_stream.reward_transformations import Sample, SamplingRewardTransform
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.workers import learner as learner_module
+from unstable_stream.workers import checkpoint_home
 from unstable_stream.workers.game_schedule import GameSchedule
 from unstable_stream.workers.learner import LearnerService
-from unstable_stream.workers.learner_progress import read_progress
+from unstable_stream.workers.learner_core import learner_settings
+from unstable_stream.workers.learner_state import SavedLearner, unpack_learner
 
 pytestmark = pytest.mark.longer
 
@@ -169,23 +170,6 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], R
     return known.__getitem__
 
 
-async def test_a_second_update_in_a_row_without_a_turn_to_train_on_ends_the_run(tmp_path: Path) -> None:
-    base = config()
-    algorithm = base.algorithm.model_copy(update={"truncated_turns": "drop"})
-    cut = [msgspec.structs.replace(each, truncated=True, cut_off=True) for each in steps(2 * BATCH)]
-    async with new_log(tmp_path) as log:
-        await log.create_topics(list(load_topics().values()))
-        await log.append([record_from_event(each) for each in cut])
-        learner = service(tmp_path, base.model_copy(update={"algorithm": algorithm}))
-        expected = r"update 2 has no turn .* 0 are masked and 16 dropped\..*max_tokens = 4.*The update before"
-        with structlog.testing.capture_logs() as logged, pytest.raises(LearnerError, match=expected):
-            await learner.train(log, asyncio.Event())
-        (update,), _ = await published(log)
-    assert update.metrics["optimizer_steps"] == 0
-    (warned,) = [each["event"] for each in logged if each["log_level"] == "warning"]
-    assert warned.startswith("update 1 has no turn to train on")
-
-
 async def test_n_iterations_make_n_updates_and_n_plus_one_checkpoints(
     uninterrupted: Callable[[int], Result],
 ) -> None:
@@ -214,7 +198,7 @@ async def test_old_optimizer_states_go_and_the_run_still_resumes(log: LocalLog, 
 async def test_every_so_many_updates_keep_their_optimizer_state_for_forks(
     log: LocalLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(learner_module, "_KEPT_FOR_FORKS", 2)
+    monkeypatch.setattr(checkpoint_home, "_KEPT_FOR_FORKS", 2)
     await service(tmp_path, config(keep_optimizer_states=1)).train(log, asyncio.Event())
     names = sorted(path.parent.name for path in tmp_path.glob("checkpoints/*/*/optimizer.pt"))
     assert [name.rpartition("-")[0] for name in names] == [checkpoint_uid(n) for n in (2, 3, 4)]
@@ -301,15 +285,15 @@ def stopping_after_one(learner: LearnerService, stop: asyncio.Event) -> LearnerS
     return learner
 
 
-@pytest.mark.parametrize("left", ["progress", "nothing", "damage"])
+@pytest.mark.parametrize("left", ["state", "nothing", "damage"])
 async def test_every_restart_goes_on(
     tmp_path: Path, log: LocalLog, uninterrupted: Callable[[int], Result], left: str
 ) -> None:
     """From what the checkpoint's learner knew, and from the whole history if that is gone or damaged."""
     for number in range(1, UPDATES + 1):
-        for file in tmp_path.glob("checkpoints/*/*/progress.json"):
+        for file in tmp_path.glob("checkpoints/*/*/learner-state.zlib"):
             if left == "damage":
-                file.write_bytes(file.read_bytes().replace(b"pending", b"Pending"))
+                file.write_bytes(file.read_bytes()[:-1])
             elif left == "nothing":
                 file.unlink()
         stop = asyncio.Event()
@@ -514,7 +498,7 @@ class EarlyWatch(CollapseWatch):
 
 @pytest.fixture
 def _sees_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unstable_stream.workers.learner.CollapseWatch", EarlyWatch)
+    monkeypatch.setattr("unstable_stream.workers.learner_state.CollapseWatch", EarlyWatch)
 
 
 async def warnings(log: LocalLog) -> list[CollapseWarning]:
@@ -700,12 +684,7 @@ async def test_steps_that_expired_become_recorded_drops_and_the_run_goes_on(
         assert not expired.intersection(named)
 
 
-@pytest.mark.parametrize("clock_jumped", [False, True])
-async def test_steps_of_trajectories_that_cannot_be_decoded_become_recorded_drops(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock_jumped: bool
-) -> None:
-    if clock_jumped:  # the record says that it was written long after its game's outcome
-        monkeypatch.setattr("tests.workers.test_learner_service.trajectory_record", _late_record)
+async def test_steps_of_trajectories_that_cannot_be_decoded_become_recorded_drops(tmp_path: Path) -> None:
     async with new_log(tmp_path) as log:
         await log.create_topics(list(load_topics().values()))
         await shape(log, 0, rejected=True, unreadable=True)
@@ -719,11 +698,8 @@ async def test_steps_of_trajectories_that_cannot_be_decoded_become_recorded_drop
         assert event.dropped == tuple(DroppedStep(name, "unreadable") for name in sorted(promised))
         assert await pending(log) == BATCH + TURNS
 
-        # What the letters told is kept with the checkpoint: a restart does not look for it again.
-        (newest,) = tmp_path.glob(f"checkpoints/*/{checkpoint_uid(1)}-*")
-        progress = read_progress(newest, RUN, 1)
-        assert progress is not None
-        assert progress.letters == {"dead-letters[0]": 2}
+        # What the dead letters said is kept with the checkpoint: a restart does not look for it again.
+        assert saved_at(tmp_path, 1).offsets[TopicPartition("dead-letters", 0)] == 2
         await shape(log, 501, rejected=True, unreadable=True)
         assert await service(tmp_path, config(iterations=2)).train(log, asyncio.Event()) == 2
         events = await lost(log)
@@ -732,10 +708,9 @@ async def test_steps_of_trajectories_that_cannot_be_decoded_become_recorded_drop
         assert await pending(log) == TURNS
 
 
-def _late_record(index: int) -> Record:
-    view = trajectory_id(game_id(RUN, "train", index), 0)
-    headers = {"ce_id": view.encode(), "ce_source": source_header(RUN)}
-    return Record("trajectories", f"{RUN}/TicTacToe-v0-train", b"{}", headers, 10**12)
+def saved_at(directory: Path, update: int) -> SavedLearner:
+    (file,) = directory.glob(f"checkpoints/*/{checkpoint_uid(update)}-*/learner-state.zlib")
+    return unpack_learner(file.read_bytes(), RUN, update)
 
 
 async def test_a_restart_needs_nothing_from_before_its_checkpoint(
@@ -746,17 +721,11 @@ async def test_a_restart_needs_nothing_from_before_its_checkpoint(
     fewer = config(iterations=2)
     assert await service(tmp_path, fewer).train(log, asyncio.Event()) == 2
     expected = uninterrupted(1)[0]
-    (newest,) = tmp_path.glob(f"checkpoints/*/{checkpoint_uid(2)}-*")
-    progress = read_progress(newest, RUN, 2)
-    assert progress is not None
-    assert len(progress.pending) == 64 - 2 * BATCH
-    await log.delete_before(progress.first_needed("steps"))
-    for topic, named in (
-        ("learner-updates", progress.updates_from),
-        ("game-outcomes", progress.positions),
-    ):
-        ends = await log.end_offsets(topic)
-        await log.delete_before({at: named[str(at)] for at in ends})
+    saved = saved_at(tmp_path, 2)
+    assert len(saved.pending) == 64 - 2 * BATCH
+    await log.delete_before(saved.first_needed())
+    for topic in ("learner-updates", "game-outcomes"):
+        await log.delete_before({at: saved.offsets[at] for at in await log.end_offsets(topic)})
     assert await service(tmp_path, config()).train(log, asyncio.Event()) == UPDATES
     assert (await curve(log))[0] == expected[1:]
     assert await lost(log) == []
@@ -770,47 +739,44 @@ async def test_what_is_known_of_used_steps_does_not_grow_with_games(tmp_path: Pa
         await log.append([record_from_event(lost_game(index)) for index in range(len(made) // TURNS)])
         learner = service(tmp_path, config())
         assert await learner.train(log, asyncio.Event()) == UPDATES
-        assert learner._buffer.used_ids.entries() == 2, "one range of games"
-        assert learner._buffer.used(0, [made[0].event_id]) == {made[0].event_id}
-        for file in tmp_path.glob("checkpoints/*/*/progress.json"):
+        assert learner.state.buffer.used_ids.entries() == 2, "one range of games"
+        assert learner.state.buffer.used(0, [made[0].event_id]) == {made[0].event_id}
+        for file in tmp_path.glob("checkpoints/*/*/learner-state.zlib"):
             file.unlink()
         again = service(tmp_path, config())
         assert await again.train(log, asyncio.Event()) == UPDATES
-        again._buffer.used_ids.settle()
-        assert again._buffer.used_ids.entries() == 2, "also from the whole history"
+        again.state.buffer.used_ids.settle()
+        assert again.state.buffer.used_ids.entries() == 2, "also from the whole history"
 
 
 async def test_another_log_and_one_that_lost_its_end_stop_the_learner(tmp_path: Path, log: LocalLog) -> None:
     assert await service(tmp_path, config(iterations=2)).train(log, asyncio.Event()) == 2
-    (newest,) = tmp_path.glob(f"checkpoints/*/{checkpoint_uid(2)}-*")
-    progress = read_progress(newest, RUN, 2)
-    assert progress is not None
-    await progress.check(log)
-    with pytest.raises(LearnerError, match=r"read log other, and this is log .*fork learner-test --at 2"):
-        await msgspec.structs.replace(progress, log_id="other").check(log)
-    beyond = {name: offset + 1000 for name, offset in progress.positions.items()}
-    with pytest.raises(OffsetOutOfRangeError, match=r"\[0\]@1\d+ is out of range.*Restore a copy of the log"):
-        await msgspec.structs.replace(progress, positions=beyond).check(log)
-    assert read_progress(newest, "a fork", 2) is None
+    saved = saved_at(tmp_path, 2)
+    (file,) = tmp_path.glob(f"checkpoints/*/{checkpoint_uid(2)}-*/learner-state.zlib")
+
+    async def refused(**changed: Any) -> str:
+        file.write_bytes(pack_state(msgspec.structs.replace(saved, **changed)))
+        with pytest.raises((LearnerError, OffsetOutOfRangeError)) as error:
+            await service(tmp_path, config()).train(log, asyncio.Event())
+        return str(error.value)
+
+    other = await refused(log_id="other")
+    assert "read log other, and this is log" in other
+    assert "fork learner-test --at 2" in other
+    beyond = await refused(positions=[(topic, at, end + 1000) for topic, at, end in saved.positions])
+    assert "out of range" in beyond
+    assert "Restore a copy of the log" in beyond
 
 
-def test_the_schedule_of_the_learning_rate_is_the_configured_one(tmp_path: Path) -> None:
+def test_the_schedule_of_the_learning_rate_is_the_configured_one() -> None:
     def factors(**learner: Any) -> list[float]:
-        learner_of = service(tmp_path, config(iterations=5, **learner))._learner
-        assert isinstance(learner_of, StandardLearner)
-        return [learner_of.lr_schedule.factor(update) for update in (1, 3, 5)]
+        schedule = learner_settings(config(iterations=5, **learner)).lr_schedule
+        return [schedule.factor(update) for update in (1, 3, 5)]
 
     assert factors() == [1.0, 1.0, 1.0]
     assert factors(lr_final_fraction=0.5) == pytest.approx([1.0, 0.75, 0.5])
     falling = factors(lr_final_fraction=0.0, lr_schedule="cosine", lr_warmup_updates=2)
     assert falling == pytest.approx([0.5, 0.5, 0.0])
-
-
-def test_the_budget_of_tokens_is_the_configured_one(tmp_path: Path) -> None:
-    for settings, expected in (({"mini_batch_tokens": 96}, 96), ({}, 1024)):
-        learner = service(tmp_path, config(**settings))._learner
-        assert isinstance(learner, StandardLearner)
-        assert learner.mini_batch_tokens == expected
 
 
 class RunningMean(SamplingRewardTransform):

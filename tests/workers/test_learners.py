@@ -15,15 +15,16 @@ from tests.workers.test_learner_service import RUN, Killed, Result, config, new_
 from unstable_stream.errors import FencedError, LearnerError
 from unstable_stream.events import Checkpoint, Event, LearnerUpdate, Step, checkpoint_uid, trained_model
 from unstable_stream.inference.base_model import resolve_model
-from unstable_stream.learners import CheckpointInfo, StandardLearner, load_checkpoint
+from unstable_stream.learners.checkpoint import CheckpointInfo, load_checkpoint
+from unstable_stream.learners.standard_learner import StandardLearner
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.workers.learner import Learners
 from unstable_stream.workers.learner_ranks import LearnerGroup
-from unstable_stream.workers.learners import Learners
 
 pytestmark = pytest.mark.longer
 
@@ -96,7 +97,7 @@ async def test_killed_at_any_save_they_end_with_the_same_weights(
     settings = two(save_every=save_every)
     save, saves = StandardLearner.save, 0
 
-    def save_or_die(self: StandardLearner[Any, Any], **named: Any) -> CheckpointInfo:
+    def save_or_die(self: StandardLearner, **named: Any) -> CheckpointInfo:
         nonlocal saves
         saves += 1
         if saves % 2:
@@ -127,10 +128,10 @@ async def test_they_hold_one_base_model(tmp_path: Path) -> None:
     first, second = (service._learner for service in made._services)
     assert isinstance(first, StandardLearner)
     assert isinstance(second, StandardLearner)
-    theirs = dict(first.model.named_parameters())
+    theirs = dict(first.policy.model.named_parameters())
     shared = {
         parameter.requires_grad: parameter.data_ptr() == theirs[name].data_ptr()
-        for name, parameter in second.model.named_parameters()
+        for name, parameter in second.policy.model.named_parameters()
     }
     assert shared == {True: False, False: True}
 

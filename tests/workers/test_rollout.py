@@ -297,7 +297,7 @@ async def test_games_whose_trajectories_are_all_set_aside_stop_the_collector_wit
 
     setting_aside = asyncio.create_task(set_aside())
     with pytest.raises(
-        ServiceError, match=r"set aside since the last update.*because: the reward is no number"
+        ServiceError, match=r"quarantined since the last update.*because: the reward is no number"
     ):
         async with asyncio.timeout(DEADLINE_S):
             await collector(log, PretendEngine(), config()).collect(log, asyncio.Event())

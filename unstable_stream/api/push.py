@@ -232,8 +232,9 @@ def _is_on_hub(config: RunConfig) -> bool:
 
 
 def _write_model(staging: Path, chosen: Checkpoint, form: Form, base: Path | None) -> None:
-    from unstable_stream.learners import copy_loadable, merge_adapter
-    from unstable_stream.learners.whole_model import tokenizer_files
+    from unstable_stream.learners.base_model import merge_adapter
+    from unstable_stream.learners.checkpoint import copy_loadable
+    from unstable_stream.learners.policy import tokenizer_files
 
     assert chosen.path is not None
     with tempfile.TemporaryDirectory() as made:

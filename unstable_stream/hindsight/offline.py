@@ -172,7 +172,7 @@ async def train_offline(
         try:
             on_start(run_id)
             service = await asyncio.to_thread(
-                LearnerService, config, run_id, data, model_path, plays=False, model=model
+                LearnerService, config, run_id, data, model_path, has_games=False, model=model
             )
             feeding = asyncio.ensure_future(
                 _feed(history, wanted, config, run_id, log, epochs, stop.asked, progress)

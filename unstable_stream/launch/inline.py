@@ -32,7 +32,7 @@ from unstable_stream.workers.hung_games import end_with
 from unstable_stream.workers.rollout import RolloutWorker
 
 if TYPE_CHECKING:
-    from unstable_stream.workers.learners import Learners
+    from unstable_stream.workers.learner import Learners
 
 __all__ = ["InlineService", "InlineServices"]
 
@@ -163,7 +163,7 @@ class InlineServices:
         await learner.train(self._event_log, stop)
 
     def _load_learner(self) -> "Learners":
-        from unstable_stream.workers.learners import Learners  # loads torch
+        from unstable_stream.workers.learner import Learners  # loads torch
 
         return Learners(self._config, self._run_id, self._data, self._model_path, self._placement.learner)
 

@@ -1,7 +1,8 @@
-"""Load the model that training begins with, as engines compute it, and weights into a policy."""
+"""Load the model that training begins with, as engines compute it, and weights into a policy; merge both."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -16,7 +17,7 @@ from unstable_stream.learners.language_model import language_model_class
 with deferring({"scipy.optimize": ("linear_sum_assignment",)}):  # for losses of object detection
     import transformers.modeling_utils
 
-__all__ = ["copy_weights", "load_base_model", "no_progress_bar"]
+__all__ = ["copy_weights", "load_base_model", "merge_adapter"]
 
 _NOISE: Final = ("drop", "jitter")
 """Parts of the names that configurations of transformers have for what is random in training only."""
@@ -31,7 +32,7 @@ def load_base_model(model_name: str, dtype: torch.dtype) -> Any:  # a transforme
     try:
         config = transformers.AutoConfig.from_pretrained(model_name)
         _switch_noise_off(config)
-        with no_progress_bar():
+        with _no_progress_bar():
             loads = language_model_class(config)
             model = loads.from_pretrained(model_name, config=config, dtype=dtype)
     except (OSError, ValueError) as error:
@@ -91,7 +92,7 @@ def _check_same_in_training(model: Any) -> None:  # a transformers model
 
 
 @contextlib.contextmanager
-def no_progress_bar() -> Iterator[None]:
+def _no_progress_bar() -> Iterator[None]:
     """Silence the progress bars of transformers in the terminal or notebook."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
@@ -100,3 +101,34 @@ def no_progress_bar() -> Iterator[None]:
     finally:
         if shown:
             transformers_logging.enable_progress_bar()
+
+
+def merge_adapter(model_path: Path | str, adapter: Path, target: Path) -> None:
+    """Write the model that base model and adapter are together, in the base model's own numbers.
+
+    Each weight is rounded once: PEFT adds the adapter's float32 product to it in place.
+
+    Args:
+        model_path: directory of the base model.
+        adapter: directory of the adapter.
+        target: directory for ``config.json``, the weights and ``generation_config.json``.
+
+    Raises:
+        LearnerError: one of the two cannot be loaded, or they do not fit.
+        OSError: the model cannot be written.
+    """
+    import peft  # takes a moment, and training does not need it
+
+    with _no_progress_bar():
+        try:
+            # The configuration is that of the base model as it is, its dropout included: others may train on.
+            config = transformers.AutoConfig.from_pretrained(model_path)
+            base = language_model_class(config).from_pretrained(model_path, dtype="auto")
+            merged = peft.PeftModel.from_pretrained(base, adapter).merge_and_unload()
+        except (OSError, ValueError, RuntimeError) as error:
+            first = str(error).strip().partition("\n")[0]
+            raise LearnerError(
+                f"the adapter {adapter} cannot be merged into {model_path}: {first}; expected the base model "
+                "that it was trained on"
+            ) from error
+        merged.save_pretrained(target)

@@ -46,21 +46,6 @@ class LoraSettings:
     last_layers: int | None = None
     """Only this many of the last decoder layers get the adapter; ``None``: all."""
 
-    @classmethod
-    def from_settings(cls, settings: "Mapping[str, Any] | LoraSettings | None") -> "LoraSettings":
-        """Read the documented mapping; raises :class:`LearnerError` for an unknown key."""
-        if isinstance(settings, LoraSettings):
-            return settings
-        values = dict(settings or {})
-        if "target_modules" in values:
-            values["target_modules"] = tuple(values["target_modules"])
-        try:
-            return cls(**values)
-        except TypeError as error:
-            raise LearnerError(
-                f"lora_cfg is {settings!r}; expected the keys {', '.join(cls.__dataclass_fields__)}"
-            ) from error
-
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as JSON values, as checkpoint events record them."""
         values = {**asdict(self), "target_modules": list(self.target_modules)}

@@ -16,7 +16,7 @@ from unstable_stream.events import (
 )
 from unstable_stream.proofs.ledger import ABSENT, MAY_BE_REPLAYED, Ledger, LedgerView, named
 from unstable_stream.proofs.reports import AuditReport, GameCounts, Problem, StepCounts, abridged
-from unstable_stream.workers.unreadable import UNREADABLE
+from unstable_stream.workers.dropped_steps import UNREADABLE
 
 __all__ = ["balance"]
 

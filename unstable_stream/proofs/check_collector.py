@@ -11,13 +11,14 @@ import msgspec
 from unstable_stream.errors import ConfigError, EnvironmentUnavailableError
 from unstable_stream.events import GameStarted
 from unstable_stream.log.reading import events_to_end, read_to_end
+from unstable_stream.log.saved_state import UnusableStateError
 from unstable_stream.proofs.differences import Difference, differing_fields
 from unstable_stream.proofs.evidence import Evidence
 from unstable_stream.proofs.reports import Check
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.starts import deleted_records, known_starts, run_starts
 from unstable_stream.workers.collector import events_for_collector, topics_of_collector
-from unstable_stream.workers.collector_snapshot import UnusableSnapshotError, read_snapshot
+from unstable_stream.workers.collector_snapshot import read_snapshot
 from unstable_stream.workers.exploitability import ExploitabilitySchedule
 from unstable_stream.workers.game_schedule import GameSchedule, ScheduleState
 
@@ -33,11 +34,12 @@ async def check_collector(evidence: Evidence) -> Check:
         return check
     try:
         find_code(config)
-        saved = await read_snapshot(log, run.run_id, topics, config)
-        if saved is None:
+        found = await read_snapshot(log, run.run_id, topics, config)
+        if found is None:
             return check
+        saved, _ = found
         schedule = GameSchedule(run.run_id, config, run.began)
-    except (UnusableSnapshotError, ConfigError, EnvironmentUnavailableError):
+    except (UnusableStateError, ConfigError, EnvironmentUnavailableError):
         # No collector would use it, or what it was made with is not on this machine.
         check.gone += 1
         return check
@@ -47,13 +49,13 @@ async def check_collector(evidence: Evidence) -> Check:
     first_update = run.began.parent_update or 0 if run.began else 0
     measuring = ExploitabilitySchedule(run.run_id, config, first_update)
     starts = await run_starts(log, run.run_id, topics)
-    async for record in read_to_end(log, topics, starts=starts, ends=saved.positions):
+    async for record in read_to_end(log, topics, starts=starts, ends=saved.offsets):
         for event in events_for_collector([record], run.run_id):
             schedule.apply(event)
             measuring.apply(event)
     # The collector knows its own games before it reads them.
     topic = GameStarted.TOPIC
-    ahead = {at: position for at, position in saved.positions.items() if at.topic == topic}
+    ahead = {at: position for at, position in saved.offsets.items() if at.topic == topic}
     async for _, game in events_to_end(log, (topic,), run_id=run.run_id, starts=ahead):
         if isinstance(game, GameStarted) and game.game_index < saved.schedule.next_index.get(game.split, 0):
             schedule.apply(game)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from unstable_stream.errors import ConfigError, LearnerError, StoreError
 from unstable_stream.events import Checkpoint, CollapseWarning, LearnerUpdate, Step
@@ -29,7 +29,7 @@ from unstable_stream.stores.checkpoint_files import OPTIMIZER_FILE
 from unstable_stream.update_decisions import drawn_ids
 
 if TYPE_CHECKING:
-    from unstable_stream.learners import StandardLearner
+    from unstable_stream.learners.standard_learner import StandardLearner
     from unstable_stream.workers.recorded_updates import RecordedUpdates
 
 __all__ = ["TrainingRepeated", "choose_stretches", "repeat_training"]
@@ -175,7 +175,7 @@ class _Model:
         self._warnings = warnings
         self._located = located
         self._result = result
-        self._learner: StandardLearner[Any, Any]
+        self._learner: StandardLearner
 
     async def repeat(self, wanted: int | None) -> None:
         """Choose, train and compare."""

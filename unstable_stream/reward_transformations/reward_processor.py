@@ -33,7 +33,7 @@ from unstable_stream.events import (
 from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.reward_transformations.final import ComposeFinalRewardTransforms, RewardVector
 from unstable_stream.reward_transformations.step import ComposeStepRewardTransforms, TrajectoryView
-from unstable_stream.reward_transformations.transform import JsonState, RewardTransform, Untold
+from unstable_stream.reward_transformations.transform import JsonState, RewardTransform, UnsavableState
 
 __all__ = ["RewardProcessor", "expected_step_ids", "expected_steps", "expected_steps_of"]
 
@@ -47,7 +47,7 @@ class _Stacks(NamedTuple):
 
     final: ComposeFinalRewardTransforms
     step: ComposeStepRewardTransforms
-    untold: Untold
+    unsavable: UnsavableState
 
 
 @dataclass(slots=True)
@@ -149,7 +149,7 @@ class RewardProcessor:
         stacks = self._by_env.get(env_id)
         if stacks is None:
             final, step = self._make_final(), self._make_step()
-            stacks = self._by_env[env_id] = _Stacks(final, step, Untold(final, step))
+            stacks = self._by_env[env_id] = _Stacks(final, step, UnsavableState(final, step))
         return stacks
 
     def _shape(self, event: Trajectory, final_reward: float, versions: list[int]) -> list[Step]:
@@ -199,7 +199,7 @@ class RewardProcessor:
             ValueError: a custom transformation keeps a state and does not tell it.
         """
         for stacks in self._by_env.values():
-            stacks.untold.check()
+            stacks.unsavable.check()
         return {
             "envs": {
                 env_id: {"final": stacks.final.state(), "step": stacks.step.state()}

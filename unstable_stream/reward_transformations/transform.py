@@ -9,7 +9,14 @@ from typing import Any, TypeAlias
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import RemembersArguments
 
-__all__ = ["JsonState", "RewardTransform", "Untold", "check_stages", "load_stage_states", "takes_env_id"]
+__all__ = [
+    "JsonState",
+    "RewardTransform",
+    "UnsavableState",
+    "check_stages",
+    "load_stage_states",
+    "takes_env_id",
+]
 
 JsonState: TypeAlias = dict[str, Any]
 """Plain JSON values only, so that state can be stored, compared and printed."""
@@ -32,8 +39,8 @@ class RewardTransform(RemembersArguments):
             raise ValueError(f"{type(self).__name__} keeps no state, but was given {sorted(state)}")
 
 
-class Untold:
-    """Notices transformations that keep something which their :meth:`RewardTransform.state` does not tell.
+class UnsavableState:
+    """Notices transformations that keep something which their :meth:`RewardTransform.state` does not hold.
 
     Custom code may keep what it learned in its attributes and define no ``state``. Such attributes differ
     from those that it was made with.
@@ -55,7 +62,7 @@ class Untold:
 
 
 def _keeping(stage: RewardTransform) -> Iterator[object]:
-    """Yield what may keep something that no ``state`` tells."""
+    """Yield what may keep something that no ``state`` holds."""
     if isinstance(inner := getattr(stage, "transforms", None), list):
         for each in inner:
             yield from _keeping(each)

@@ -22,9 +22,9 @@ from unstable_stream.stores.store import Store
 
 __all__ = [
     "FETCHED_TO_TRAIN",
+    "LEARNER_STATE_FILE",
     "NETWORKS_FILE",
     "OPTIMIZER_FILE",
-    "PROGRESS_FILE",
     "STATE_FILE",
     "has_file",
     "hold_optimizer_state",
@@ -35,9 +35,9 @@ __all__ = [
 STATE_FILE: Final = "state.json"
 OPTIMIZER_FILE: Final = "optimizer.pt"
 NETWORKS_FILE: Final = "networks.safetensors"
-PROGRESS_FILE: Final = "progress.json"
-"""The learner's knowledge; see :mod:`unstable_stream.workers.learner_progress`."""
-_TO_TRAIN_ON: Final = frozenset({OPTIMIZER_FILE, NETWORKS_FILE, PROGRESS_FILE})
+LEARNER_STATE_FILE: Final = "learner-state.zlib"
+"""The state of the learner; see :mod:`unstable_stream.workers.learner_state`."""
+_TO_TRAIN_ON: Final = frozenset({OPTIMIZER_FILE, NETWORKS_FILE, LEARNER_STATE_FILE})
 """Files that no engine loads."""
 FETCHED_TO_TRAIN: Final = ".to-train"
 """Beside fetched files, if all that a learner reads was fetched too."""
@@ -126,8 +126,10 @@ class _Fetching:
         for name, digest in self._expected(digests).items():
             self._fetch_file(store, there, name, directory / name, digest)
         if self._to_train:
-            if PROGRESS_FILE in there:
-                store.get(PROGRESS_FILE, directory / PROGRESS_FILE)  # it carries a digest of its own
+            if LEARNER_STATE_FILE in there:
+                store.get(
+                    LEARNER_STATE_FILE, directory / LEARNER_STATE_FILE
+                )  # it carries a checksum of its own
             (directory / FETCHED_TO_TRAIN).touch()
         _log.info("checkpoint fetched", location=self._location, directory=str(directory))
 

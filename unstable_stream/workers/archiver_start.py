@@ -64,8 +64,8 @@ async def starts_of(
         await when_free(functools.partial(writer.note_missing, missing), stop)
     for where, (first, begin) in sorted(missing.items()):
         # Before the archive was made, deleting was nothing to worry about.
-        tell = _log.error if first else _log.warning
-        tell(
+        report = _log.error if first else _log.warning
+        report(
             "records were deleted before they could be archived: noted in missing_records",
             partition=str(TopicPartition(*where)),
             offsets=f"{first} to {begin - 1}",

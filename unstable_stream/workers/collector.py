@@ -18,13 +18,12 @@ on, and the other one's can start no game any more.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from unstable_stream.errors import EventLogError, FencedError, ServiceError
 from unstable_stream.events import (
     ON_ENGINE,
-    AdapterProof,
     Event,
     GameAbandoned,
     GameStarted,
@@ -33,10 +32,9 @@ from unstable_stream.events import (
     RecordRejected,
     RunStarted,
     StepsDropped,
-    event_id,
 )
 from unstable_stream.inference.engine import Adapter
-from unstable_stream.log.port import Consumer, EventLog, Positions, Producer, Record, StoredRecord
+from unstable_stream.log.port import Consumer, EventLog, Positions, Producer, StoredRecord
 from unstable_stream.log.reading import of_run, read_on, readable_events, settled_ends
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
@@ -44,19 +42,20 @@ from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.starts import check_whole, run_starts, within
 from unstable_stream.streams.snapshots import SnapshotPace
+from unstable_stream.workers.collector_reports import CollectorReports, GpuReader
 from unstable_stream.workers.collector_snapshot import CollectorSnapshots
 from unstable_stream.workers.engine import EngineHandle
-from unstable_stream.workers.exploitability import ExploitabilitySchedule, Measurement
+from unstable_stream.workers.exploitability import ExploitabilitySchedule
 from unstable_stream.workers.game_schedule import GameSchedule
+from unstable_stream.workers.worker_calls import RolloutWorkerHandle, WorkerCalls
 
 __all__ = ["Collector", "RolloutWorkerHandle", "events_for_collector", "topics_of_collector"]
 
 _TOPICS = ("games", "game-outcomes", "checkpoints", "learner-updates", "ratings", "dead-letters")
 _WHOLE = ("games", "game-outcomes", "checkpoints", "learner-updates")
 """Topics of which it must know every event of the run. Ratings follow from outcomes, and are compacted."""
-_STATS_EVERY_S = 5.0
 _MAX_ABANDONED_IN_A_ROW = 50
-# Many failed games in a row mean a broken environment or engine: stop instead of trying for ever.
+"""Many failed games in a row mean a broken environment or engine: stop instead of trying for ever."""
 
 _logger = get_logger(__name__)
 
@@ -69,38 +68,9 @@ def topics_of_collector(config: RunConfig) -> tuple[str, ...]:
 
 def events_for_collector(records: Sequence[StoredRecord], run_id: str) -> list[Event]:
     """Return the run's events, and all dead letters: those of a host of all runs name none."""
-    letters = [record for record in records if record.topic == RecordRejected.TOPIC]
+    dead = [record for record in records if record.topic == RecordRejected.TOPIC]
     others = [record for record in records if record.topic != RecordRejected.TOPIC]
-    return [*readable_events(letters), *readable_events(of_run(others, run_id))]
-
-
-class RolloutWorkerHandle(Protocol):
-    """A rollout worker that may be in another process."""
-
-    async def play(self, games: Sequence[GameStarted], adapters: Mapping[str, Adapter]) -> int:
-        """Play games to their ends and publish them; return the number of finished ones.
-
-        Raises:
-            ServiceError: the worker or its engine died; the games must be played again.
-        """
-
-    async def cancel(self, game_ids: Sequence[str], reason: str) -> None:
-        """Abandon games that are still being played, and record this in the log."""
-
-    async def measure(self, wanted: Measurement, adapters: Sequence[Adapter | None]) -> None:
-        """Measure a checkpoint's exploitability and publish it.
-
-        Raises:
-            ServiceError: the worker or its engine died; it must be measured again.
-        """
-
-
-@runtime_checkable
-class ReplaceableWorker(Protocol):
-    """A rollout worker whose process can be replaced."""
-
-    def replaced(self, error: ServiceError) -> bool:
-        """Return whether another process plays for the one that an error tells is lost."""
+    return [*readable_events(dead), *readable_events(of_run(others, run_id))]
 
 
 @runtime_checkable
@@ -130,7 +100,7 @@ class Collector:
         workers: Sequence[RolloutWorkerHandle],
         started: RunStarted | None = None,
         data: DataDir | None = None,
-        gpus: Callable[[], Awaitable[Mapping[str, float]]] | None = None,
+        gpus: GpuReader | None = None,
         *,
         pace: SnapshotPace = SnapshotPace(),  # noqa: B008  # frozen
     ) -> None:
@@ -140,28 +110,28 @@ class Collector:
         this machine's GPUs are. ``pace``: how often a snapshot of what is known is saved.
         """
         self._pace = pace
-        self._gpus = gpus
         self._config = config
         self._data = data
         self._run_id = run_id
         self._pool = engines if isinstance(engines, Engines) else None
         self._fixed = {} if isinstance(engines, Engines) else dict(enumerate(engines))
-        self._workers = workers
         self._schedule = GameSchedule(run_id, config, started)
         first_update = started.parent_update or 0 if started else 0
         self._measuring = ExploitabilitySchedule(run_id, config, first_update)
         self._topics = topics_of_collector(config)
         self._measurement: asyncio.Task[None] | None = None
-        self._calls: dict[asyncio.Task[int], tuple[RolloutWorkerHandle, Sequence[GameStarted]]] = {}
-        self._again: list[GameStarted] = []
-        """Games of workers that were lost, played again once the log is read to where it ended then."""
-        self._again_from: Positions = {}
+        self._calls = WorkerCalls(workers)
         self._abandoned_in_a_row = 0
-        self._set_aside_before = 0
-        """The number of steps set aside before the last update, or before the start."""
-        self._next_worker = 0
+        self._quarantined_before = 0
+        """The number of steps quarantined before the last update, or before the start."""
         self._restored = False
-        self._told_of_pool: Mapping[str, float] = {}
+        self._reports = CollectorReports(
+            run_id,
+            lambda: self._engines,
+            lambda: self._schedule.snapshot() if self._restored else {},
+            gpus,
+            engines_may_go=self._pool is not None,
+        )
 
     async def collect(self, log: EventLog, stop: asyncio.Event) -> None:
         """Play until the schedule has no game left or ``stop`` is set.
@@ -172,12 +142,12 @@ class Collector:
         """
         if not await self._engines_ready(stop):
             return
-        _logger.info("engines ready", engines=len(self._engines), workers=len(self._workers))
+        _logger.info("engines ready", engines=len(self._engines), workers=len(self._calls.workers))
         # Before the log is read: from here on no other collector starts a game that this one does not know.
         producer = await log.producer(f"collector/{self._run_id}")
         consumer = await log.consumer(self._topics)
         snapshots = CollectorSnapshots(log, self._run_id, self._topics, self._config, self._pace)
-        stats = asyncio.ensure_future(self._report_stats(log))
+        stats = asyncio.ensure_future(self._reports.keep_reporting(log))
         keeper = asyncio.ensure_future(self._pool.keep(log)) if self._pool else None
         try:
             await self._restore(log, consumer, snapshots)
@@ -186,7 +156,7 @@ class Collector:
                 self._start_measurement()
                 self._fold(await consumer.poll(max_records=2000), snapshots)
                 await self._check_calls(log)
-                self._play_again(consumer.positions())
+                self._dispatch(self._calls.playable_again(consumer.positions(), self._schedule.in_flight))
                 if keeper is not None and keeper.done():
                     keeper.result()  # raises its error
                 if self._schedule.training_finished:
@@ -195,14 +165,14 @@ class Collector:
                     await self._save(producer, consumer.positions(), snapshots)
             if snapshots.is_behind:
                 await self._save_last(producer, consumer.positions(), snapshots)
-            await self._report_pool(log)  # what changed since the last time, or all of a short run
+            await self._reports.report_pool(log)  # what changed since the last time, or all of a short run
         finally:
-            beside = [stats, *self._calls, *filter(None, (self._measurement, keeper))]
-            for task in beside:
+            tasks = [stats, *self._calls.tasks, *filter(None, (self._measurement, keeper))]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
-            with contextlib.suppress(ServiceError):  # an engine that is gone, of which others tell
-                await self._record_adapters(log)
+            await asyncio.gather(*tasks, return_exceptions=True)
+            with contextlib.suppress(ServiceError):  # an engine that is gone, which others report
+                await self._reports.record_adapters(log)
             await consumer.close()
             await producer.close()
 
@@ -230,17 +200,14 @@ class Collector:
 
     async def _restore(self, log: EventLog, consumer: Consumer, snapshots: CollectorSnapshots) -> None:
         ends = await settled_ends(log, self._topics)
-        saved = await snapshots.load()
-        known: Positions = {} if saved is None else saved.positions
-        if saved is not None:
-            saved.load_into(self._schedule, self._measuring)
+        known = await snapshots.load(self._schedule, self._measuring)
         await check_whole(log, self._run_id, _WHOLE, known)
         starts = await run_starts(log, self._run_id, self._topics)
         await consumer.seek({**starts, **await within(log, known)})
         async for records in read_on(consumer, ends):
             self._fold(records, snapshots)
         self._abandoned_in_a_row = 0
-        self._set_aside_before = self._schedule.steps_set_aside
+        self._quarantined_before = self._schedule.pending.steps_quarantined
         self._restored = True
         unfinished = list(self._schedule.in_flight.values())
         if unfinished:
@@ -266,7 +233,7 @@ class Collector:
 
     @contextlib.asynccontextmanager
     async def _fencing(self) -> AsyncIterator[None]:
-        """Tell what it means that another collector has fenced this one."""
+        """Say what it means that another collector has fenced this one."""
         try:
             yield
         except FencedError as error:
@@ -281,7 +248,7 @@ class Collector:
             self._measuring.apply(event)
             if isinstance(event, RecordRejected):
                 where = f"{event.topic}[{event.partition}]@{event.offset}"
-                self._check_set_aside(f"{where} because: {event.reason}")
+                self._check_quarantined(f"{where} because: {event.reason}")
             if event.run_id != self._run_id:
                 continue
             if isinstance(event, GameAbandoned) and not self._schedule.training_finished:
@@ -294,16 +261,16 @@ class Collector:
             elif event.TOPIC == "game-outcomes":
                 self._abandoned_in_a_row = 0
             elif isinstance(event, StepsDropped):
-                self._check_set_aside("could not be decoded, see dead-letters")
+                self._check_quarantined("could not be decoded, see dead-letters")
             elif isinstance(event, LearnerUpdate):
-                self._set_aside_before = self._schedule.steps_set_aside
+                self._quarantined_before = self._schedule.pending.steps_quarantined
 
-    def _check_set_aside(self, last: str) -> None:
+    def _check_quarantined(self, last: str) -> None:
         """Raise if games are played for nothing: their steps do not count as pending any more."""
-        lost = self._schedule.steps_set_aside - self._set_aside_before
+        lost = self._schedule.pending.steps_quarantined - self._quarantined_before
         if self._restored and lost > self._config.max_pending_steps:
             raise ServiceError(
-                f"run {self._run_id}: trajectories with {lost} steps were set aside since the last update, "
+                f"run {self._run_id}: trajectories with {lost} steps were quarantined since the last update, "
                 f"the last one {last}"
             )
 
@@ -318,7 +285,9 @@ class Collector:
         self._dispatch(games)
 
     def _dispatch(self, games: Sequence[GameStarted]) -> None:
-        share = -(-len(games) // len(self._workers))
+        if not games:
+            return
+        share = -(-len(games) // len(self._calls.workers))
         for start in range(0, len(games), share):
             some = games[start : start + share]
             played = {seat.model_uid: seat.kind for game in some for seat in game.seats}
@@ -327,13 +296,7 @@ class Collector:
                 for uid, kind in played.items()
                 if kind in ON_ENGINE and (adapter := self._adapter(uid, kind)) is not None
             }
-            worker = self._any_worker()
-            self._calls[asyncio.ensure_future(worker.play(some, adapters))] = (worker, some)
-
-    def _any_worker(self) -> RolloutWorkerHandle:
-        worker = self._workers[self._next_worker]
-        self._next_worker = (self._next_worker + 1) % len(self._workers)
-        return worker
+            self._calls.play(some, adapters)
 
     def _start_measurement(self) -> None:
         """Measure the next checkpoint in the next game, if none is being measured."""
@@ -342,7 +305,7 @@ class Collector:
         wanted = self._measuring.next()
         if wanted is not None:
             adapters = [self._adapter(uid, "checkpoint") for uid in wanted.seats]
-            self._measurement = asyncio.ensure_future(self._any_worker().measure(wanted, adapters))
+            self._measurement = asyncio.ensure_future(self._calls.next_worker().measure(wanted, adapters))
 
     def _adapter(self, uid: str, kind: str) -> Adapter | None:
         """Return the weights of a seat that plays on an engine; ``None``: those of the base model."""
@@ -360,121 +323,17 @@ class Collector:
         return path if self._data is None else self._data.located(path)
 
     async def _check_calls(self, log: EventLog) -> None:
-        for call in [call for call in self._calls if call.done()]:
-            worker, games = self._calls.pop(call)
-            error = call.exception()
-            if error is None:
-                continue
-            if not _is_replaced(worker, error):
-                raise error
-            _logger.warning("worker lost, its games are played again", games=len(games), reason=str(error))
-            self._again += games
-            # What it had published is read first.
-            self._again_from = await settled_ends(log, self._topics)
+        if lost := self._calls.lost():
+            # What the lost workers had published is read first.
+            self._calls.play_again(lost, await settled_ends(log, self._topics))
         if self._measurement is not None and self._measurement.done():
             measured, self._measurement = self._measurement, None
             measured.result()
 
-    def _play_again(self, positions: Positions) -> None:
-        """Play again the games of lost workers that have no end in the log, once that is known."""
-        if not self._again or any(positions.get(at, 0) < end for at, end in self._again_from.items()):
-            return
-        again, self._again = self._again, []
-        in_flight = self._schedule.in_flight
-        games = [game for game in again if game.game_id in in_flight]
-        if games:
-            self._dispatch(games)
-
     async def _cancel_training(self, reason: str) -> None:
         games = [game.game_id for game in self._schedule.in_flight.values() if game.split == "train"]
         if games:
-            await asyncio.gather(*(worker.cancel(games, reason) for worker in self._workers))
-
-    async def _record_adapters(self, log: EventLog) -> None:
-        """Publish what came of the adapters that engines have loaded."""
-        records = [
-            record_from_event(
-                AdapterProof(
-                    event_id=event_id(
-                        self._run_id, "adapter-proof", f"engine-{number}", found.model_uid, found.at_ms
-                    ),
-                    run_id=self._run_id,
-                    occurred_at_ms=found.at_ms,
-                    engine=f"engine-{number}",
-                    model_uid=found.model_uid,
-                    result=found.result,
-                    sha256=found.sha256,
-                    difference=found.difference,
-                    largest_difference=found.largest_difference,
-                    tolerance=found.tolerance,
-                    base_difference=found.base_difference,
-                    duration_ms=found.duration_ms,
-                )
-            )
-            for number, engine in self._engines.items()
-            for found in await engine.adapter_results()
-        ]
-        if records:
-            await log.append(records)
-
-    async def _report_stats(self, log: EventLog) -> None:
-        """Publish each engine's load and speed, and the pool when it has changed.
-
-        The first time is at once: that tells that the engines are ready.
-        """
-        waited: set[int] = set()
-        """Engines that have waited for a store."""
-        while True:
-            await self._record_adapters(log)
-            now = _now_ms()
-            records = []
-            for number, engine in self._engines.items():
-                try:
-                    stats = await engine.stats()
-                except ServiceError:
-                    if self._pool is None:
-                        raise
-                    continue  # lost: the pool tells
-                prefix = f"inference/engine-{number}"
-                values = {
-                    f"{prefix}/queued": float(stats.queued),
-                    f"{prefix}/running": float(stats.running),
-                    f"{prefix}/tok_s": stats.tokens_per_s,
-                    f"{prefix}/completions": float(stats.completions),
-                }
-                if stats.store_wait_s or number in waited:
-                    values[f"stores/engine-{number}/wait_s"] = stats.store_wait_s
-                    waited.add(number)
-                records.append(self._metrics(f"engine-{number}", values, now))
-            if self._gpus is not None and (values := dict(await self._gpus())):
-                records.append(self._metrics("gpus", values, now))
-            await log.append(records)
-            await self._report_pool(log)
-            await asyncio.sleep(_STATS_EVERY_S)
-
-    async def _report_pool(self, log: EventLog) -> None:
-        """Publish the pool if it has changed since the last time."""
-        snapshot = self._schedule.snapshot()
-        if self._restored and snapshot != self._told_of_pool:
-            self._told_of_pool = snapshot
-            await log.append([self._metrics("model-pool", snapshot, _now_ms())])
-
-    def _metrics(self, source: str, values: Mapping[str, float], now_ms: int) -> Record:
-        return record_from_event(
-            Metrics(
-                event_id=event_id(self._run_id, "metrics", source, now_ms),
-                run_id=self._run_id,
-                occurred_at_ms=now_ms,
-                source=source,
-                values=dict(values),
-            )
-        )
-
-
-def _is_replaced(worker: RolloutWorkerHandle, error: BaseException) -> bool:
-    return (
-        isinstance(worker, ReplaceableWorker) and isinstance(error, ServiceError) and worker.replaced(error)
-    )
+            await asyncio.gather(*(worker.cancel(games, reason) for worker in self._calls.workers))
 
 
 def _now_ms() -> int:

@@ -14,7 +14,6 @@ then the collector reads its run from the beginning.
 import hashlib
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -22,8 +21,15 @@ import msgspec
 from unstable_stream.errors import EventError
 from unstable_stream.events import Checkpoint, GameStarted, decode_event, encode_event
 from unstable_stream.extensions import KINDS, use_of
-from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition, Transaction
-from unstable_stream.log.reading import check_offsets
+from unstable_stream.log.port import EventLog, Positions, StoredRecord, Transaction
+from unstable_stream.log.saved_state import (
+    SavedState,
+    UnusableStateError,
+    check_state,
+    pack_state,
+    saved_positions,
+    unpack_state,
+)
 from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.code import named_code
 from unstable_stream.runs.config import RunConfig
@@ -31,7 +37,7 @@ from unstable_stream.streams.snapshots import MOST_BYTES, SnapshotPace, scope_of
 from unstable_stream.workers.exploitability import ExploitabilitySchedule
 from unstable_stream.workers.game_schedule import GameSchedule, ScheduleState
 
-__all__ = ["CollectorSnapshots", "SavedCollector", "UnusableSnapshotError", "read_snapshot"]
+__all__ = ["CollectorSnapshots", "SavedCollector", "read_snapshot"]
 
 _FORMAT: Final = 1
 """To be raised when the fold or its state changes."""
@@ -45,37 +51,13 @@ _SECTIONS: Final = ("seed", "train_envs", "eval_envs", "evaluation", "model_pool
 _log = get_logger(__name__)
 
 
-class UnusableSnapshotError(ValueError):
-    """A snapshot that cannot be used; the message is the reason."""
+class SavedCollector(SavedState, frozen=True, kw_only=True):
+    """A snapshot."""
 
-
-class _State(msgspec.Struct, frozen=True, kw_only=True):
-    format: int
-    digest: str
-    log_id: str
-    positions: list[tuple[str, int, int]]
-    """Topic, partition, and the next offset to read."""
     checkpoints: list[str]
     """The uids, in the order in which they came."""
     schedule: ScheduleState
     measured: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class SavedCollector:
-    """A snapshot that can be used."""
-
-    positions: Positions
-    """The state has all records before."""
-    checkpoints: tuple[Checkpoint, ...]
-    """In the order in which they came."""
-    schedule: ScheduleState
-    measured: Sequence[str]
-
-    def load_into(self, schedule: GameSchedule, measuring: ExploitabilitySchedule) -> None:
-        """Let fresh schedules go on from here."""
-        schedule.load_state(self.schedule, self.checkpoints)
-        measuring.load_state(self.measured, self.checkpoints)
 
 
 def _schedule_digest(config: RunConfig) -> str:
@@ -104,8 +86,8 @@ def _scope(run_id: str, topics: Iterable[str]) -> str:
 
 async def read_snapshot(
     log: EventLog, run_id: str, topics: Sequence[str], config: RunConfig
-) -> SavedCollector | None:
-    """Return what was saved of a run's collector; ``None`` if nothing was.
+) -> tuple[SavedCollector, list[Checkpoint]] | None:
+    """Return what was saved of a run's collector, and its checkpoints in order; ``None`` if nothing was.
 
     Args:
         log: the event log.
@@ -114,7 +96,7 @@ async def read_snapshot(
         config: the settings of the schedules as they are now.
 
     Raises:
-        UnusableSnapshotError: the collector has to read its run from the beginning instead.
+        UnusableStateError: the collector has to read its run from the beginning instead.
         OffsetOutOfRangeError: it knows records that the log has lost.
         ConfigError: code that the configuration names is not here.
     """
@@ -123,27 +105,20 @@ async def read_snapshot(
         return None
     digest = _schedule_digest(config)
     try:
-        state = msgspec.json.decode(zlib.decompress(saved[_STATE]), type=_State)
-        if state.format != _FORMAT:
-            raise UnusableSnapshotError(f"its format is {state.format}, expected {_FORMAT}")
-        if state.digest != digest:
-            raise UnusableSnapshotError("it was made with other settings or other code")
-        if state.log_id != await log.log_id():
-            raise UnusableSnapshotError(f"it belongs to log {state.log_id}")
-        checkpoints = tuple(_checkpoint(saved[_CHECKPOINT + uid]) for uid in state.checkpoints)
-        positions = {TopicPartition(topic, number): offset for topic, number, offset in state.positions}
-        await check_offsets(log, positions, expiring=True)
+        state = unpack_state(saved[_STATE], SavedCollector, _FORMAT, digest)
+        checkpoints = [_checkpoint(saved[_CHECKPOINT + uid]) for uid in state.checkpoints]
     except KeyError as error:
-        raise UnusableSnapshotError(f"{error} is missing") from error
-    except (zlib.error, msgspec.DecodeError, EventError) as error:
-        raise UnusableSnapshotError(str(error)) from error
-    return SavedCollector(positions, checkpoints, state.schedule, state.measured)
+        raise UnusableStateError(f"{error} is missing") from error
+    except (zlib.error, EventError) as error:
+        raise UnusableStateError(str(error)) from error
+    await check_state(log, state)
+    return state, checkpoints
 
 
 def _checkpoint(packed: bytes) -> Checkpoint:
     event = decode_event(zlib.decompress(packed))
     if not isinstance(event, Checkpoint):
-        raise UnusableSnapshotError(f"it holds a {type(event).__name__}, expected a Checkpoint")
+        raise UnusableStateError(f"it holds a {type(event).__name__}, expected a Checkpoint")
     return event
 
 
@@ -164,17 +139,23 @@ class CollectorSnapshots:
         self._events = self._bytes = self._passed = self._last_size = 0
         self._fits = True
 
-    async def load(self) -> SavedCollector | None:
-        """Return the last snapshot, if it can be used."""
+    async def load(self, schedule: GameSchedule, measuring: ExploitabilitySchedule) -> Positions:
+        """Let fresh schedules go on from the last snapshot; return its positions: none if there is none that
+        can be used.
+        """
         try:
-            found = await read_snapshot(self._event_log, self._run_id, self._topics, self._config)
-        except UnusableSnapshotError as error:
+            saved = await read_snapshot(self._event_log, self._run_id, self._topics, self._config)
+        except UnusableStateError as error:
             reason = "snapshot not used: the whole run is read instead"
             _log.warning(reason, run=self._run_id, reason=str(error))
-            return None
-        if found is not None:
-            self._saved_checkpoints.update(each.model_uid for each in found.checkpoints)
-        return found
+            return {}
+        if saved is None:
+            return {}
+        state, checkpoints = saved
+        schedule.load_state(state.schedule, checkpoints)
+        measuring.load_state(state.measured, checkpoints)
+        self._saved_checkpoints.update(state.checkpoints)
+        return state.offsets
 
     def count(self, records: Sequence[StoredRecord], own: int) -> None:
         """Count records that were folded; ``own``: how many of them are of the run."""
@@ -227,11 +208,11 @@ class CollectorSnapshots:
         schedule: GameSchedule,
         measuring: ExploitabilitySchedule,
     ) -> Mapping[str, bytes]:
-        state = _State(
+        state = SavedCollector(
             format=_FORMAT,
             digest=self._digest,
             log_id=log_id,
-            positions=[(*at, offset) for at, offset in sorted(positions.items())],
+            positions=saved_positions(positions),
             checkpoints=list(schedule.checkpoints),
             schedule=schedule.state(),
             measured=measuring.state(),
@@ -241,5 +222,4 @@ class CollectorSnapshots:
             for uid, checkpoint in schedule.checkpoints.items()
             if uid not in self._saved_checkpoints
         }
-        # The checksum of the compression tells damaged bytes.
-        return {**new, _STATE: zlib.compress(msgspec.json.encode(state), 1)}
+        return {**new, _STATE: pack_state(state)}

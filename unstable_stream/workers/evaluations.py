@@ -16,9 +16,8 @@ from unstable_stream.games.seating import Seating, seat_players
 from unstable_stream.model_pool import ModelPool
 from unstable_stream.runs.config import EnvConfig, RunConfig
 from unstable_stream.seeds import eval_game_seed
-from unstable_stream.workers.checkpoint_choice import CheckpointChoice
 
-__all__ = ["Evaluations", "EvaluationsState", "model_in", "seating_of"]
+__all__ = ["CheckpointChoice", "Evaluations", "EvaluationsState", "model_in", "seating_of"]
 
 _Key: TypeAlias = tuple[str, int, tuple[str, ...]]
 """Environment, seed, and the players by seat."""
@@ -33,6 +32,28 @@ def seating_of(config: RunConfig, env: EnvConfig, seed: int) -> Seating:
 def model_in(config: RunConfig, env: EnvConfig, seat: int, seating: Seating) -> str | None:
     """Return the trained model whose seat this is."""
     return config.model_of(env.env_id, seat, seating.roles.get(seat))
+
+
+class CheckpointChoice:
+    """Takes the first checkpoint, the last one, and each that reaches another multiple of ``every``.
+
+    Not every update has a checkpoint, so a multiple may be passed over: the next checkpoint stands for it.
+    """
+
+    def __init__(self, every: int, last: int) -> None:
+        """``last``: the iteration from which on a checkpoint is the last."""
+        self._every = every
+        self._last = last
+        self.taken: int | None = None
+        """The iteration of the last checkpoint that was chosen."""
+
+    def takes(self, iteration: int) -> bool:
+        """Return whether this checkpoint is chosen; call it once for each, in order."""
+        before = self.taken
+        chosen = before is None or iteration >= self._last or iteration // self._every > before // self._every
+        if chosen:
+            self.taken = iteration
+        return chosen
 
 
 class EvaluationsState(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,9 +87,9 @@ class Evaluations:
         """Checkpoints with games that are not started yet."""
         self._matches_of: dict[str, int] = {}
         """By checkpoint, the number of its evaluation games: fewer where it is dealt no role of its own."""
-        # By checkpoint, the evaluation games started; while it is not known, or not all its games are
-        # started. Those of a round robin are the initial policy's, which plays none of them.
         self._started: dict[str, set[_Key]] = {}
+        """Started evaluation games by checkpoint, until all are started. Those of a round robin are the
+        initial policy's, which plays none of them."""
 
     # -- fold ---------------------------------------------------------------------------------
 

@@ -7,12 +7,10 @@ Evaluation games: :mod:`unstable_stream.workers.evaluations`.
 """
 
 import random
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from unstable_stream.errors import EventError
 from unstable_stream.events import (
     Checkpoint,
     Event,
@@ -24,8 +22,6 @@ from unstable_stream.events import (
     RunStarted,
     Seat,
     StepsDropped,
-    Trajectory,
-    decode_event,
     event_id,
     game_id,
     trained_model,
@@ -35,17 +31,12 @@ from unstable_stream.games.seating import Seating
 from unstable_stream.model_pool import ModelPool, PoolState
 from unstable_stream.model_pool.curriculum import environment_shares
 from unstable_stream.model_pool.systems import live_rating_system
-from unstable_stream.reward_transformations import RewardProcessor, expected_steps_of
 from unstable_stream.runs.config import EnvConfig, OpponentConfig, RunConfig
 from unstable_stream.seeds import derive_seed, train_game_seed
-from unstable_stream.streams.processor import group_of
 from unstable_stream.workers.evaluations import Evaluations, EvaluationsState, model_in, seating_of
-from unstable_stream.workers.unreadable import UNREADABLE
+from unstable_stream.workers.pending_steps import PendingSteps
 
 __all__ = ["GameSchedule", "ScheduleState", "build_pool"]
-
-_GUESSED_STEPS_PER_GAME = 5
-# The assumed number of steps of a game before any has finished; the measured mean soon replaces it.
 
 _MOST_ABANDONED = 1_000
 # Of so many abandoned games it is remembered that another worker may still finish them. An outcome that comes
@@ -81,8 +72,8 @@ class ScheduleState(msgspec.Struct, frozen=True, kw_only=True):
     produced: dict[str, int]
     consumed: dict[str, int]
     drops: list[str]
-    set_aside: list[str]
-    steps_set_aside: int
+    quarantined: list[str] = msgspec.field(name="set_aside")
+    steps_quarantined: int = msgspec.field(name="steps_set_aside")
     updates: dict[str, int]
 
 
@@ -98,8 +89,6 @@ class GameSchedule:
         self._run_id = run_id
         self._config = config
         self._first_update = started.parent_update or 0 if started else 0
-        self._shaping = {group_of(RewardProcessor.name, run) for run in (run_id, None)}
-        """The groups that make steps of the run's trajectories."""
         self.pool = build_pool(config)
         self._fixed = {o.name: o for o in (*config.evaluation.opponents, *config.model_pool.fixed)}
         self.in_flight: dict[str, GameStarted] = {}
@@ -110,16 +99,8 @@ class GameSchedule:
         self._next_index = {"train": started.parent_games if started else 0, "eval": 0}
         self._checkpoints: dict[str, Checkpoint] = {}
         self.evaluations = Evaluations(config, self._first_update, self.pool, self._checkpoints)
-        self._train_games = 0
-        self._produced: Counter[str | None] = Counter()
-        """Steps by trained model; the only one of a run has no name."""
-        self._consumed: Counter[str | None] = Counter()
-        self._drops: set[str] = set()
-        """Events of drops between updates: few, each of all that was pending or of a restart."""
-        self._set_aside: set[str] = set()
-        """Trajectories on ``dead-letters``: no step will come of them."""
-        self.steps_set_aside = 0
-        """The number of steps that would have come of them, and of such as cannot be decoded."""
+        filtering = config.collector.filter_opponent_invalid
+        self.pending = PendingSteps(run_id, filter_opponent_invalid=filtering)
         self._updates = dict.fromkeys(config.model_names, self._first_update)
 
     # -- fold ---------------------------------------------------------------------------------
@@ -127,7 +108,7 @@ class GameSchedule:
     def apply(self, event: Event) -> None:
         """Fold one event; repeated events and those of other runs change nothing."""
         if isinstance(event, RecordRejected):
-            self._apply_rejected(event)
+            self.pending.add_rejected(event)
             return
         if event.run_id != self._run_id or isinstance(event, RunStarted):
             return
@@ -144,11 +125,9 @@ class GameSchedule:
             if event.update <= self._updates.get(event.model, event.update):
                 return
             self._updates[event.model] = event.update
-            self._consumed[event.model] += len(event.step_ids) + len(event.dropped)
-        elif isinstance(event, StepsDropped) and event.event_id not in self._drops:
-            self._drops.add(event.event_id)
-            self._consumed[event.model] += len(event.dropped)
-            self.steps_set_aside += sum(drop.reason == UNREADABLE for drop in event.dropped)
+            self.pending.add_update(event)
+        elif isinstance(event, StepsDropped):
+            self.pending.add_drops(event)
 
     def _apply_started(self, event: GameStarted) -> None:
         index = event.game_index
@@ -172,29 +151,7 @@ class GameSchedule:
             return
         self._abandoned.pop(event.game_id, None)
         if event.split == "train":
-            self._train_games += 1
-            filtering = self._config.collector.filter_opponent_invalid
-            self._produced.update(expected_steps_of(event, filter_opponent_invalid=filtering))
-
-    def _apply_rejected(self, letter: RecordRejected) -> None:
-        """Count the steps that its game's outcome promised as dropped: the letter holds the trajectory.
-
-        The letter of a host of all runs names no run, and that of a record that is no event promises nothing.
-        """
-        if letter.consumer not in self._shaping:
-            return
-        try:
-            event = decode_event(letter.record_value)
-        except EventError:
-            return
-        if not isinstance(event, Trajectory) or event.run_id != self._run_id:
-            return
-        filtered = self._config.collector.filter_opponent_invalid and event.opponent_invalid
-        counts = event.trained and event.split == "train" and not filtered
-        if counts and event.event_id not in self._set_aside:
-            self._set_aside.add(event.event_id)
-            self._consumed[trained_model(event.model_uid)] += len(event.turns)
-            self.steps_set_aside += len(event.turns)
+            self.pending.add_game(event)
 
     def _apply_checkpoint(self, event: Checkpoint) -> None:
         if event.model_uid in self._checkpoints:
@@ -204,6 +161,7 @@ class GameSchedule:
 
     def state(self) -> ScheduleState:
         """Return the state of the fold, without the checkpoints."""
+        pending = self.pending
         return ScheduleState(
             in_flight=tuple(self.in_flight.values()),
             ended={split: ended.ranges() for split, ended in self._ended.items()},
@@ -211,12 +169,12 @@ class GameSchedule:
             next_index=dict(self._next_index),
             evaluations=self.evaluations.state(),
             pool=self.pool.state(),
-            train_games=self._train_games,
-            produced=_named(self._produced),
-            consumed=_named(self._consumed),
-            drops=sorted(self._drops),
-            set_aside=sorted(self._set_aside),
-            steps_set_aside=self.steps_set_aside,
+            train_games=pending.games,
+            produced=_named(pending.produced),
+            consumed=_named(pending.consumed),
+            drops=sorted(pending.drops),
+            quarantined=sorted(pending.quarantined),
+            steps_quarantined=pending.steps_quarantined,
             updates=_named(self._updates),
         )
 
@@ -232,12 +190,12 @@ class GameSchedule:
         self._ended = {split: IndexSet(ranges) for split, ranges in state.ended.items()}
         self._abandoned = dict.fromkeys(state.abandoned)
         self._next_index = dict(state.next_index)
-        self._train_games = state.train_games
-        self._produced.update(_unnamed(state.produced))
-        self._consumed.update(_unnamed(state.consumed))
-        self._drops.update(state.drops)
-        self._set_aside.update(state.set_aside)
-        self.steps_set_aside = state.steps_set_aside
+        pending = self.pending
+        pending.games, pending.steps_quarantined = state.train_games, state.steps_quarantined
+        pending.produced.update(_unnamed(state.produced))
+        pending.consumed.update(_unnamed(state.consumed))
+        pending.drops.update(state.drops)
+        pending.quarantined.update(state.quarantined)
         self._updates.update(_unnamed(state.updates))
 
     # -- what is known ------------------------------------------------------------------------
@@ -279,8 +237,8 @@ class GameSchedule:
 
     @property
     def pending_steps(self) -> int:
-        """The number of steps produced and neither trained, dropped nor set aside yet."""
-        return self._produced.total() - self._consumed.total()
+        """The number of steps produced and neither trained, dropped nor quarantined yet."""
+        return self.pending.total()
 
     @property
     def checkpoints(self) -> Mapping[str, Checkpoint]:
@@ -326,7 +284,7 @@ class GameSchedule:
                 index += 1
                 room -= 1
                 for model in models:
-                    expected[model] += self._per_game(model)
+                    expected[model] += self.pending.per_game(model)
         room = settings.num_eval_workers - self.games_in_flight("eval")
         for _, game in zip(range(max(0, room)), self._eval_games(now_ms), strict=False):
             games.append(game)
@@ -339,10 +297,7 @@ class GameSchedule:
             for game in self.in_flight.values()
             if game.split == "train"
         )
-        return self._produced[model] - self._consumed[model] + playing * self._per_game(model)
-
-    def _per_game(self, model: str | None) -> float:
-        return (self._produced[model] + _GUESSED_STEPS_PER_GAME) / (self._train_games + 1)
+        return self.pending.of(model) + playing * self.pending.per_game(model)
 
     def _train_game(self, index: int, now_ms: int) -> GameStarted:
         seed = train_game_seed(self._config.seed, index)

@@ -47,7 +47,7 @@ async def read_gpus() -> dict[str, float]:
 
 
 def parse_gpus(printed: str) -> dict[str, float]:
-    """Read what nvidia-smi prints: percent and MiB; a number that a GPU does not tell is left out."""
+    """Read what nvidia-smi prints: percent and MiB; a number that a GPU does not report is left out."""
     values: dict[str, float] = {}
     for line in printed.splitlines():
         cells = [cell.strip() for cell in line.split(",")]

@@ -91,15 +91,15 @@ def end_with(config: RunConfig, data: DataDir, advice: str) -> Callable[[GameSta
 
     def end(game: GameStarted) -> None:
         reason = f"game {game.game_id}: {game.env_id}: its environment did not return within {timeout_s:g} s"
-        told = "it is abandoned"
+        then = "it is abandoned"
         try:
             asyncio.run(asyncio.wait_for(_record(config, data, abandoned(game, reason)), _RECORDING_S))
         except (EventLogError, OSError, TimeoutError) as error:
-            told = f"this could not be recorded, so it will be played again: {type(error).__name__}: {error}"
+            then = f"this could not be recorded, so it will be played again: {type(error).__name__}: {error}"
         finally:
             try:
                 print(
-                    f"GameError: {reason} (collector.env_step_timeout_s); {told}. Code that hangs cannot be "
+                    f"GameError: {reason} (collector.env_step_timeout_s); {then}. Code that hangs cannot be "
                     f"interrupted: this process ends. {advice}",
                     file=sys.stderr,
                     flush=True,

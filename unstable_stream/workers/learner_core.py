@@ -1,21 +1,35 @@
-"""Build the training core of a run from its configuration."""
+"""Build the training core of a run from its configuration, and compute with it beside the event loop."""
 
-from contextlib import ExitStack
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
-from unstable_stream.algorithms import BaseAlgo, TokenBatch, build_algorithm
+from unstable_stream.algorithms import BaseAlgo, build_algorithm
 from unstable_stream.inference.cores import available_cores
-from unstable_stream.learners import LearnerSettings, Rank, StandardLearner
+from unstable_stream.learners.lora import LoraSettings
+from unstable_stream.learners.rank import Rank
+from unstable_stream.learners.settings import LearnerSettings, LrSchedule
+from unstable_stream.learners.standard_learner import StandardLearner
 from unstable_stream.runs.config import PolicyGradientConfig, RunConfig
 from unstable_stream.runs.placement import Share
 from unstable_stream.stores import opened_checkpoint
-from unstable_stream.update_decisions import TrainingSample
 from unstable_stream.workers.checkpoint_home import CheckpointHome
 from unstable_stream.workers.dtype import fastest_on_cpu, kept
 
-__all__ = ["build_learner", "build_training_algorithm", "learner_dtype", "learner_settings"]
+__all__ = [
+    "build_learner",
+    "build_training_algorithm",
+    "computed",
+    "learner_dtype",
+    "learner_settings",
+    "now_ms",
+]
+
+_T = TypeVar("_T")
 
 _TRAINED_ROWS: Final = 256
 """Tokens to measure the number format with: enough to be bound by arithmetic, as micro-batches are."""
@@ -30,10 +44,12 @@ def build_learner(
     *,
     dtype: str | None,
     rank: Rank | None = None,
-) -> StandardLearner[TrainingSample, TokenBatch]:
+    kind: Callable[..., StandardLearner] | None = None,
+) -> StandardLearner:
     """Load the model onto the learner's ``share`` of the GPUs; ``None``: a GPU of its own, if any.
 
-    ``dtype`` is what :func:`learner_dtype` found; ``rank``: the place among several learners.
+    ``dtype`` is what :func:`learner_dtype` found; ``rank``: the place among several learners,
+    and ``kind`` the class of this one.
     """
     with ExitStack() as opened:
         begun = config.learner.initial_lora_path
@@ -41,7 +57,7 @@ def build_learner(
         if begun is not None:
             path = str(opened.enter_context(opened_checkpoint(begun)))
             settings = replace(settings, initial_lora_path=path)
-        return StandardLearner(
+        return (kind or StandardLearner)(
             model_path,
             settings,
             algorithm=algorithm,
@@ -60,17 +76,17 @@ def learner_settings(config: RunConfig) -> LearnerSettings:
         batch_size=settings.batch_size,
         max_train_len=settings.max_train_len,
         parameters=settings.parameters,
-        lora_cfg=config.lora.model_dump(),
+        lora_cfg=LoraSettings(**config.lora.model_dump()),
         gradient_checkpointing=settings.gradient_checkpointing,
         activation_checkpointing=settings.activation_checkpointing,
         seed=config.seed,
         learning_rate=settings.learning_rate,
-        lr_schedule={
-            "type": settings.lr_schedule if settings.lr_final_fraction < 1 else "constant",
-            "final_fraction": settings.lr_final_fraction,
-            "warmup": settings.lr_warmup_updates,
-            "total": settings.iterations,
-        },
+        lr_schedule=LrSchedule(
+            type=settings.lr_schedule if settings.lr_final_fraction < 1 else "constant",
+            final_fraction=settings.lr_final_fraction,
+            warmup=settings.lr_warmup_updates,
+            total=settings.iterations,
+        ),
         grad_clip=settings.grad_clip,
         weight_decay=settings.weight_decay,
         optimizer_steps_per_update=settings.optimizer_steps,
@@ -109,3 +125,24 @@ def learner_dtype(
             backward=True,
         ),
     )
+
+
+async def computed(work: Callable[..., _T], *arguments: Any, **named: Any) -> _T:
+    """Compute in a thread; a cancellation is raised when it has ended.
+
+    Until then it uses PyTorch's random generators, which belong to whoever computes in this process next.
+    """
+    computing = asyncio.ensure_future(asyncio.to_thread(work, *arguments, **named))
+    try:
+        return await asyncio.shield(computing)
+    except asyncio.CancelledError:
+        while not computing.done():
+            with suppress(asyncio.CancelledError):  # a second one changes nothing: the first is raised below
+                await asyncio.wait([computing])
+        computing.exception()  # retrieved: the cancellation stands for it
+        raise
+
+
+def now_ms() -> int:
+    """Return the time as events record it, Unix milliseconds."""
+    return time.time_ns() // 1_000_000

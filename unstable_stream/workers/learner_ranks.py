@@ -21,14 +21,17 @@ import sys
 import tempfile
 import threading
 from collections.abc import Sequence
+from functools import partial
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
-from unstable_stream.algorithms import BaseAlgo, TokenBatch
+from unstable_stream.algorithms import BaseAlgo
 from unstable_stream.errors import LearnerError
-from unstable_stream.events import AdapterProbe
-from unstable_stream.learners import CheckpointInfo, CheckpointState, StandardLearner, TorchRank, UpdateResult
+from unstable_stream.learners.checkpoint import CheckpointState
+from unstable_stream.learners.rank import TorchRank
+from unstable_stream.learners.settings import UpdateResult
+from unstable_stream.learners.standard_learner import StandardLearner
 from unstable_stream.loading import loading
 from unstable_stream.reward_transformations import build_sampling
 from unstable_stream.runs.code import find_code
@@ -43,7 +46,7 @@ from unstable_stream.workers.learner_core import (
     learner_settings,
 )
 
-__all__ = ["Learner", "LearnerGroup", "build_learners", "configure", "serve"]
+__all__ = ["LearnerGroup", "build_learners", "configure", "serve"]
 
 _ENDS_WITHIN_S: Final = 20.0
 
@@ -85,12 +88,12 @@ class _Ranks:
         self._meeting = Path(self._directory.name, "meeting")
         self.others = [_start(_Start(number, count, self._meeting)) for number in range(1, count)]
 
-    def tell(self, *message: object) -> None:
+    def send(self, *message: object) -> None:
         for other in self.others:
             other.connection.send(message)
 
     def await_built(self) -> None:
-        """Wait until the others have built the learner they were told to; the first time, meet them.
+        """Wait until the others have built the learner they were asked to; the first time, meet them.
 
         Raises:
             LearnerError: one could not.
@@ -107,7 +110,7 @@ class _Ranks:
     def join(self, *, on_gpu: bool) -> None:
         """Meet the others, if that has not been."""
         if not self._joined:
-            self.tell("join", on_gpu)
+            self.send("join", on_gpu)
             self.rank.join(self._meeting, on_gpu=on_gpu)
             self._joined = True
 
@@ -126,59 +129,20 @@ class _Ranks:
         self._directory.cleanup()
 
 
-class LearnerGroup:
-    """The learners of one model in all ranks, with the face of one
-    :class:`~unstable_stream.learners.StandardLearner`.
+class LearnerGroup(StandardLearner):
+    """The learners of one model in all ranks: rank 0, which sends the others what it does."""
 
-    Args:
-        algorithm: that of rank 0, for its decisions; the other ranks build their own.
-        dtype: what the learners compute in.
-        beside: the group of another model, whose ranks and base model this one uses too.
-
-    Raises:
-        LearnerError: a rank could not start; its output says why.
-    """
-
-    def __init__(
-        self,
-        config: RunConfig,
-        algorithm: BaseAlgo,
-        checkpoints: Path,
-        model_path: str,
-        share: Share | None,
-        *,
-        dtype: str | None,
-        beside: "LearnerGroup | None" = None,
-    ) -> None:
-        self._ranks: _Ranks = beside._ranks if beside else _Ranks(config.learner.num_learners)
-        self._model = self._ranks.models
-        try:
-            self._ranks.tell("build", _Build(config, checkpoints, model_path, share, dtype))
-            self._first: StandardLearner[TrainingSample, TokenBatch] = build_learner(
-                config, algorithm, checkpoints, model_path, share, dtype=dtype, rank=self._ranks.rank
-            )
-            if beside:
-                self._first.share_base(beside._first)
-            self._ranks.await_built()
-            self._ranks.join(on_gpu=self._first.device.type == "cuda")
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def step(self) -> int:
-        """Updates done."""
-        return self._first.step
-
-    @property
-    def samples_seen(self) -> int:
-        """Samples trained on so far."""
-        return self._first.samples_seen
+    def __init__(self, ranks: _Ranks, *arguments: Any, **named: Any) -> None:
+        """Make rank 0's; the arguments are those of :class:`StandardLearner`."""
+        super().__init__(*arguments, **named)
+        self.ranks = ranks
+        self.number = ranks.models
+        """The number of the model in all ranks."""
 
     @property
     def process_ids(self) -> list[int]:
         """Of the other ranks, in their order."""
-        return [other.process.pid for other in self._ranks.others]
+        return [other.process.pid for other in self.ranks.others]
 
     def update(
         self,
@@ -188,19 +152,19 @@ class LearnerGroup:
         *,
         learning_rate_factor: float = 1.0,
     ) -> UpdateResult:
-        """Train all ranks on one batch; see :meth:`StandardLearner.update`.
+        """Train all ranks on one batch.
 
         Raises:
-            LearnerError: as there; or a rank has died.
+            LearnerError: as in one learner; or a rank has died.
         """
         admissions = list(admissions) if admissions is not None else None
         try:
-            self._ranks.tell("update", self._model, samples, update_number, admissions, learning_rate_factor)
-            return self._first.update(
+            self.ranks.send("update", self.number, samples, update_number, admissions, learning_rate_factor)
+            return super().update(
                 samples, update_number, admissions, learning_rate_factor=learning_rate_factor
             )
         except (RuntimeError, OSError) as error:
-            for other in self._ranks.others:
+            for other in self.ranks.others:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     status = other.process.wait(timeout=_ENDS_WITHIN_S)
                     raise LearnerError(
@@ -209,35 +173,14 @@ class LearnerGroup:
                     ) from error
             raise
 
-    def configure(self, config: RunConfig, algorithm: BaseAlgo) -> None:
-        """Make the next updates of all ranks with other settings; see :meth:`StandardLearner.configure`."""
-        self._ranks.tell("configure", self._model, config)
-        self._first.configure(algorithm, learner_settings(config))
-
-    def computed_with(self) -> dict[str, str]:
-        """Return what decides on the last bits; see :meth:`StandardLearner.computed_with`."""
-        return self._first.computed_with()
-
     def load(self, path: Path | str, expect_sha256: str | None = None) -> CheckpointState:
-        """Continue all ranks from a checkpoint; see :meth:`StandardLearner.load`."""
-        self._ranks.tell("load", self._model, path, expect_sha256)
-        return self._first.load(path, expect_sha256)
-
-    def save(self, **settings: Any) -> CheckpointInfo:
-        """Write a checkpoint; see :meth:`StandardLearner.save`."""
-        return self._first.save(**settings)
-
-    def probe(self) -> AdapterProbe:
-        """Return what an engine must reproduce; see :meth:`StandardLearner.probe`."""
-        return self._first.probe()
+        """Continue all ranks from a checkpoint."""
+        self.ranks.send("load", self.number, path, expect_sha256)
+        return super().load(path, expect_sha256)
 
     def close(self) -> None:
         """End the other ranks, for all models."""
-        self._ranks.close()
-
-
-Learner: TypeAlias = StandardLearner[TrainingSample, TokenBatch] | LearnerGroup
-"""All learners of one model."""
+        self.ranks.close()
 
 
 def build_learners(
@@ -248,23 +191,40 @@ def build_learners(
     model_path: str,
     share: Share | None,
     *,
-    beside: Learner | None = None,
-) -> Learner:
+    shares_base_with: StandardLearner | None = None,
+) -> StandardLearner:
     """Load the model for one learner, or for several.
 
-    ``beside``: what this returned for another trained model of the run, whose base model is shared.
+    ``shares_base_with``: what this returned for another trained model of the run, whose base model and ranks
+    this one uses too.
+
+    Raises:
+        LearnerError: a rank could not start; its output says why.
     """
-    dtype = learner_dtype(config, home, model_path, share)
-    if config.learner.num_learners > 1:
-        group = beside if isinstance(beside, LearnerGroup) else None
-        return LearnerGroup(config, algorithm, checkpoints, model_path, share, dtype=dtype, beside=group)
-    learner = build_learner(config, algorithm, checkpoints, model_path, share, dtype=dtype)
-    if isinstance(beside, StandardLearner):
-        learner.share_base(beside)
+    dtype, other = learner_dtype(config, home, model_path, share), shares_base_with
+    if config.learner.num_learners == 1:
+        learner = build_learner(config, algorithm, checkpoints, model_path, share, dtype=dtype)
+        if other is not None:
+            learner.share_base(other)
+        return learner
+    ranks = other.ranks if isinstance(other, LearnerGroup) else _Ranks(config.learner.num_learners)
+    try:
+        ranks.send("build", _Build(config, checkpoints, model_path, share, dtype))
+        first = partial(LearnerGroup, ranks)
+        learner = build_learner(
+            config, algorithm, checkpoints, model_path, share, dtype=dtype, rank=ranks.rank, kind=first
+        )
+        if other is not None:
+            learner.share_base(other)
+        ranks.await_built()
+        ranks.join(on_gpu=learner.device.type == "cuda")
+    except BaseException:
+        ranks.close()
+        raise
     return learner
 
 
-def configure(learner: Learner, config: RunConfig) -> BaseAlgo:
+def configure(learner: StandardLearner, config: RunConfig) -> BaseAlgo:
     """Make the next updates with the settings of this configuration; return its algorithm.
 
     Raises:
@@ -274,9 +234,8 @@ def configure(learner: Learner, config: RunConfig) -> BaseAlgo:
     find_code(config)
     algorithm = build_training_algorithm(config)
     if isinstance(learner, LearnerGroup):
-        learner.configure(config, algorithm)
-    else:
-        learner.configure(algorithm, learner_settings(config))
+        learner.ranks.send("configure", learner.number, config)
+    learner.configure(algorithm, learner_settings(config))
     return algorithm
 
 
@@ -306,7 +265,7 @@ def serve(descriptor: int) -> None:
     start: _Start = pickle.loads(connection.recv_bytes())  # from the process that started this one
     rank = TorchRank(start.number, start.of)
     threading.Thread(target=_end_with, args=(connection.fileno(),), daemon=True).start()
-    learners: list[StandardLearner[TrainingSample, TokenBatch]] = []
+    learners: list[StandardLearner] = []
     while True:
         try:
             name, *arguments = connection.recv()
@@ -334,9 +293,7 @@ def serve(descriptor: int) -> None:
             sys.exit(f"learner rank {start.number}: {error}")
 
 
-def _build(
-    asked: _Build, rank: TorchRank, others: Sequence[StandardLearner[TrainingSample, TokenBatch]]
-) -> StandardLearner[TrainingSample, TokenBatch]:
+def _build(asked: _Build, rank: TorchRank, others: Sequence[StandardLearner]) -> StandardLearner:
     config = asked.config
     with loading():
         find_code(config)

@@ -13,13 +13,14 @@ from typing import Final, NamedTuple
 
 from unstable_stream.algorithms import BaseAlgo
 from unstable_stream.events import Checkpoint, LearnerUpdate, Step
+from unstable_stream.learners.standard_learner import StandardLearner
 from unstable_stream.reward_transformations import SamplingRewardTransform
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.resume import RecordedConfigs
 from unstable_stream.stores import owner_of
 from unstable_stream.update_decisions import decide_batch
 from unstable_stream.workers.learner_core import learner_settings
-from unstable_stream.workers.learner_ranks import Learner, configure
+from unstable_stream.workers.learner_ranks import configure
 
 __all__ = ["RecordedUpdates", "RepeatedUpdate", "Tolerance", "load_training"]
 
@@ -91,7 +92,7 @@ class RecordedUpdates:
 
     def __init__(
         self,
-        learner: Learner,
+        learner: StandardLearner,
         algorithm: BaseAlgo,
         config: RunConfig,
         recorded: RecordedConfigs,
@@ -181,7 +182,7 @@ class RecordedUpdates:
 
 
 def load_training(
-    learner: Learner, transform: SamplingRewardTransform, checkpoint: Checkpoint, directory: Path
+    learner: StandardLearner, transform: SamplingRewardTransform, checkpoint: Checkpoint, directory: Path
 ) -> None:
     """Bring a learner and the sampling transformations to where they were at a checkpoint of their run.
 

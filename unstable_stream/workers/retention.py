@@ -61,7 +61,7 @@ async def expired_records(
     """Return what has expired, of each partition with such records, sorted.
 
     Args:
-        log: a log that keeps each record until it is told to delete it.
+        log: a log that keeps each record until it is asked to delete it.
         archived: the offset of the next record to archive; a partition not in it has nothing archived.
         now_ms: the time, Unix milliseconds.
         ignored_groups: groups that hold back nothing.

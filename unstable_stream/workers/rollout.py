@@ -1,15 +1,14 @@
 """Rollout workers: each plays many games as asyncio tasks and publishes their events.
 
 The trajectories and the outcome of a finished game are appended in one batch, so the log holds all of a
-game's results or none. Games that finish together share an append.
+game's results or none.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
 
 from unstable_stream.errors import EngineDiedError, EngineError, GameError, RecordTooLargeError
 from unstable_stream.events import GameStarted, Seat, Trajectory, event_type
@@ -116,7 +115,7 @@ class RolloutWorker:
         for game in playing:
             game.cancel()
         await asyncio.gather(*playing, return_exceptions=True)
-        await self._publisher.settle()
+        await self._publisher.flush()
         for engine in self._chat_engines.values():
             await engine.close()
         if self._hung_games is not None:
@@ -248,44 +247,24 @@ def _records(played: PlayedGame) -> list[Record]:
 
 
 class _Publisher:
-    """Gathers records during an append and appends them in the next batch."""
+    """Appends records, each game's as one batch; the log joins batches that are appended together."""
 
     def __init__(self, log: EventLog) -> None:
         self._event_log = log
-        self._waiting: list[Record] = []
-        self._flushed: asyncio.Task[None] | None = None
-        self._appends: set[asyncio.Task[None]] = set()
+        self._appends: set[asyncio.Task[object]] = set()
 
     async def publish(self, records: Sequence[Record]) -> None:
-        """Return when the records are in the log; those of one call are appended together.
+        """Return when the records are in the log.
 
         Raises:
             RecordTooLargeError: one of them is larger than its topic takes; none of them is in the log.
         """
-        self._waiting.extend(records)
-        if self._flushed is None:
-            self._flushed = self._started(self._flush())
-        try:
-            # Shielded: cancelling one game must not cancel the append it shares with others.
-            await asyncio.shield(self._flushed)
-        except RecordTooLargeError:  # perhaps a record of another game
-            await asyncio.shield(self._started(self._append(records)))
+        append = asyncio.ensure_future(self._event_log.append(records))
+        self._appends.add(append)
+        append.add_done_callback(self._appends.discard)
+        await asyncio.shield(append)  # a cancelled game may be in the log, or not, but nothing in between
 
-    def _started(self, appending: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(appending)
-        self._appends.add(task)
-        task.add_done_callback(self._appends.discard)
-        return task
-
-    async def _flush(self) -> None:
-        await asyncio.sleep(0)  # let games that finish in the same turn of the loop join
-        records, self._waiting, self._flushed = self._waiting, [], None
-        await self._append(records)
-
-    async def _append(self, records: Sequence[Record]) -> None:
-        await self._event_log.append(records)
-
-    async def settle(self) -> None:
+    async def flush(self) -> None:
         """Return when all appends in progress have ended; their callers receive success or failure."""
         await asyncio.gather(*self._appends, return_exceptions=True)
 

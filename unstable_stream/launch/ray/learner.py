@@ -44,7 +44,7 @@ class LearnerActor:
         self, config: RunConfig, run_id: str, output: Path, data_root: str, model_path: str, share: Share
     ) -> None:
         with starting(output, run_id):
-            from unstable_stream.workers.learners import Learners
+            from unstable_stream.workers.learner import Learners
 
             find_code(config)
             self._config = config
