@@ -154,11 +154,11 @@ def test_normalised_advantages_keep_their_sign_and_have_spread_one() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"discount": 1.5}, "discount is 1.5; expected a number from 0 to 1"),
+        ({"discount": 1.5}, "discount is 1.5: Input should be less than or equal to 1"),
         ({"gae_lambda": -0.1}, "gae_lambda is -0.1"),
-        ({"critic_learning_rate": 0.0}, "critic_learning_rate is 0.0; expected a positive number"),
+        ({"critic_learning_rate": 0.0}, "critic_learning_rate is 0.0: Input should be greater than 0"),
     ],
 )
 def test_impossible_settings_are_refused(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(LearnerError, match=message):
-        A2C(**arguments)  # type: ignore[arg-type]
+        A2C(**arguments)

@@ -19,14 +19,10 @@ from unstable_stream.errors import LearnerError
 
 def test_its_defaults_are_those_of_the_paper() -> None:
     algorithm = PPO()
-    assert algorithm.gae_lambda == 0.95
+    settings = algorithm.settings
+    assert settings.gae_lambda == 0.95
     assert [*bound(algorithm, BigramPolicy()).networks()] == ["critic"]
-    assert (algorithm.epochs, algorithm.clip_low, algorithm.clip_high, algorithm.is_clip) == (
-        4,
-        0.2,
-        0.2,
-        3.0,
-    )
+    assert (algorithm.epochs, settings.clip_low, settings.clip_high, settings.is_clip) == (4, 0.2, 0.2, 3.0)
     with pytest.raises(LearnerError, match="epochs is 0"):
         PPO(epochs=0)
 

@@ -157,7 +157,7 @@ def test_max_train_len_cuts_the_completion() -> None:
 
 @pytest.mark.parametrize("setting", ["train", "mask", "drop"])
 def test_truncated_turns_follow_the_setting(setting: str) -> None:
-    algorithm = bound(Reinforce(truncated_turns=setting), BigramPolicy())  # type: ignore[arg-type]
+    algorithm = bound(Reinforce(truncated_turns=setting), BigramPolicy())
     assert algorithm.admit(sample([0], [1], truncated=True)) == setting
     assert algorithm.admit(sample([0], [1])) == "train"
 
@@ -260,6 +260,8 @@ def test_samples_that_cannot_be_trained_on_are_named(arguments: dict[str, object
         {"entropy_coef": -0.1},
         {"entropy_decay_updates": 0},
         {"truncated_turns": "keep"},
+        {"clip_cov_lb": 6.0},
+        {"unknown": 1},
     ],
 )
 def test_impossible_settings_are_refused(arguments: dict[str, object]) -> None:

@@ -188,7 +188,7 @@ def test_an_algorithm_is_an_object_or_a_name() -> None:
     assert of(algorithm="reinforce").algorithm.type == "reinforce"
     # The tiny player's own settings are for whoever names no algorithm, and for single keys.
     assert of().algorithm.model_dump()["entropy_coef"] == 0.02
-    assert given.entropy_coef == config.algorithm.entropy_coef == 0.0
+    assert given.settings.entropy_coef == config.algorithm.entropy_coef == 0.0
     assert of(is_clip=1.5).algorithm.model_dump()["entropy_coef"] == 0.02
 
 
@@ -204,7 +204,7 @@ def test_every_built_in_algorithm_is_an_object_a_name_or_a_table() -> None:
     for config in (A2CConfig(truncated_turns="mask"), PPOConfig(epochs=3)):
         built = build_training_algorithm(of(algorithm=config.model_dump()))
         assert type(built).__name__.lower() == config.type
-        assert (built.epochs, built.truncated_turns) == (config.epochs, config.truncated_turns)  # type: ignore[attr-defined]
+        assert built.settings == config  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="gae_lambda"):
         of(algorithm={"type": "reinforce", "gae_lambda": 0.5})
 

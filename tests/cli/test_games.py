@@ -13,12 +13,13 @@ from unstable_stream.api.game_filter import Sort
 from unstable_stream.api.games import find_games
 from unstable_stream.archive import ArchiveWriter
 from unstable_stream.cli import games
+from unstable_stream.cli.commands import add_command
 from unstable_stream.events import Event, GameOutcome, GameStarted, Trajectory, game_id
 
 pytestmark = pytest.mark.longer
 
 _APP = typer.Typer()
-games.register(_APP)
+add_command(_APP, "games")
 _CUT = game_id("run-a", "train", 2)
 
 

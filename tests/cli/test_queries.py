@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from tests.archive.history import made_up_run, stored
 from tests.archive.many_games import multiply_games
 from unstable_stream.archive import ArchiveWriter, query
-from unstable_stream.cli import archive, export, games, runs, sql
+from unstable_stream.cli.commands import add_command
 from unstable_stream.errors import ArchiveError, EventLogError, UnstableStreamError
 from unstable_stream.events import Event, GameOutcome, GameStarted, Trajectory, game_id
 from unstable_stream.events.games import Action
@@ -28,8 +28,8 @@ from unstable_stream.views.transcript import load_transcript, load_transcripts, 
 pytestmark = pytest.mark.longer
 
 _APP = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False)
-for _module in (archive, export, games, runs, sql):
-    _module.register(_APP)
+for _name in ("archive", "export", "games", "runs", "sql"):
+    add_command(_APP, _name)
 
 _TAUNT = "[bold]I win[/bold] \x1b[31m now [/nonsense] " + "and on " * 40 + "end"
 

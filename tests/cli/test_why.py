@@ -10,12 +10,12 @@ from typer.testing import CliRunner, Result
 
 from tests.archive.history import made_up_run, stored
 from unstable_stream.archive import ArchiveWriter
-from unstable_stream.cli import why
+from unstable_stream.cli.commands import add_command
 from unstable_stream.errors import ArchiveError
 from unstable_stream.events import Event, Trajectory, game_id
 
 _APP = typer.Typer()
-why.register(_APP)
+add_command(_APP, "why")
 _GAME = game_id("run-a", "train", 4)
 
 

@@ -76,6 +76,7 @@ def test_every_event_type_has_a_golden_event_a_schema_and_one_topic() -> None:
     assert sorted(carried) == sorted(EVENT_TYPES)
     for name, cls in EVENT_TYPES.items():
         assert name in topics[cls.TOPIC].events
+    assert sorted(topic.order for topic in topics.values()) == [*range(1, len(topics) + 1)]
 
 
 @pytest.mark.parametrize("name", sorted(EVENT_TYPES))

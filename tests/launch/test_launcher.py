@@ -15,6 +15,7 @@ from unstable_stream.launch.inline import InlineServices
 from unstable_stream.launch.launcher import _end, _Loading, launch
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.runs.config import parse_config
+from unstable_stream.runs.context import RunContext
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.placement import Machine, Placement, Share
 from unstable_stream.tracking.service_reports import LAUNCHER
@@ -50,7 +51,7 @@ async def test_a_service_that_failed_is_noticed_where_nothing_can_be_told(
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # of the callback's own failure
     async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as log:
         placement = Placement(Share("learner"), (Share("engine 0"),), (Machine(),))
-        services = InlineServices(log, RUN, config(), DataDir(tmp_path), "model", placement)
+        services = InlineServices(log, RunContext(RUN, config(), DataDir(tmp_path)), "model", placement)
         services.start("collector")
         async with asyncio.timeout(60):
             with pytest.raises(ServiceError, match="collector: no space left"):

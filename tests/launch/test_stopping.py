@@ -23,6 +23,7 @@ from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end, readable_events
 from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
+from unstable_stream.runs.context import RunContext
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.placement import Machine, Placement, Share
 from unstable_stream.runs.recording import start_run
@@ -48,7 +49,7 @@ class Services(InlineServices):
 
     def __init__(self, log: LocalLog, data: DataDir, *stubborn: str) -> None:
         placement = Placement(Share("learner"), (Share("engine 0"),), (Machine(),))
-        super().__init__(log, RUN, config(), data, "model", placement)
+        super().__init__(log, RunContext(RUN, config(), data), "model", placement)
         self.stubborn = stubborn
         self.reached = asyncio.Event()
         """Set when the run is held up."""

@@ -74,7 +74,7 @@ def test_equal_advantages_change_nothing(make_learner: MakeLearner) -> None:
 
 @pytest.mark.parametrize("setting", ["mask", "drop"])
 def test_all_truncated_batch_is_an_update_without_a_step(make_learner: MakeLearner, setting: str) -> None:
-    learner = make_learner(algorithm=Reinforce(truncated_turns=setting), weight_decay=0.1)  # type: ignore[arg-type]
+    learner = make_learner(algorithm=Reinforce(truncated_turns=setting), weight_decay=0.1)
     learner.update(make_samples(4), 1)  # so that momentum would move weights
     before = weights(learner)
     samples = [dataclasses.replace(sample, truncated=True) for sample in make_samples(4)]

@@ -17,6 +17,7 @@ from unstable_stream.archive import records
 from unstable_stream.errors import ArchiveError, ConfigError, UnknownTopicError
 from unstable_stream.events import GameOutcome, Metrics, Trajectory
 from unstable_stream.log.port import Record, StoredRecord, TopicPartition
+from unstable_stream.log.topics import load_topics
 from unstable_stream.streams import ordered_history as history
 from unstable_stream.streams.ordered_history import ArchiveHistory, History, LogHistory, Slice, merged
 from unstable_stream.streams.record_filter import RecordFilter, parse_condition
@@ -52,7 +53,7 @@ def slowly_merged(records: Sequence[StoredRecord]) -> list[StoredRecord]:
     for record in sorted(records, key=lambda record: record.offset):
         queues.setdefault((record.topic, record.partition), []).append(record)
     latest = dict.fromkeys(queues, 0)
-    rank = {topic: place for place, topic in enumerate(history._CAUSES_FIRST)}
+    rank = {name: topic.order for name, topic in load_topics().items()}
     merged_records = []
     while any(queues.values()):
         for where, queue in queues.items():

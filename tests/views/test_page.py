@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from tests.views.conftest import ATTACK
-from unstable_stream.cli import report
+from unstable_stream.cli.commands import add_command
 from unstable_stream.errors import ReportError, UnstableStreamError
 from unstable_stream.views.report import write_report
 
@@ -157,7 +157,7 @@ def test_a_place_that_cannot_be_written_is_said(archive: Path, tmp_path: Path) -
 
 def test_on_the_command_line(archive: Path, tmp_path: Path) -> None:
     app = typer.Typer()
-    report.register(app)
+    add_command(app, "report")
     output = tmp_path / "out.html"
     result = CliRunner().invoke(
         app, ["run-a", "-o", str(output), "--data", str(archive.parent), "--samples", "1"]

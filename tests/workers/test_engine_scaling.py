@@ -3,7 +3,7 @@
 import pytest
 
 from unstable_stream.events import EnginesWanted
-from unstable_stream.runs.sections import EngineRange
+from unstable_stream.runs.engine_sections import EngineRange
 from unstable_stream.workers.engine_scaling import WantedEngines
 
 RANGE = EngineRange(min=2, max=8)

@@ -14,7 +14,7 @@ _INTRO = """# Configuration
 
 One TOML file describes a run; `--set key.path=value` overrides single keys; unknown keys are errors. The
 resolved configuration is recorded in the run's `run-started` event. This page is generated from
-`unstable_stream/runs/` (`config.py`, `sections.py`) by `make generated`.
+`unstable_stream/runs/` and `unstable_stream/algorithms/settings.py` by `make generated`.
 
 Wherever code is named, your own may stand: see [extending](extending.md).
 

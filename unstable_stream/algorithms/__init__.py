@@ -1,6 +1,6 @@
 """Policy-gradient algorithms: each computes the gradient of one micro-batch of recorded turns.
 
-To add your own, write a subclass of :class:`~unstable_stream.algorithms.base.BaseAlgo` in any file and name
+To use your own, write a subclass of :class:`~unstable_stream.algorithms.base.BaseAlgo` in any file and name
 it in the configuration, ``algorithm = "path/to/file.py:Vanilla"``. Only ``update`` is required: score the
 batch, form the loss, call ``backward``, return sums::
 
@@ -13,20 +13,27 @@ batch, form the loss, call ``backward``, return sums::
 
 Override ``prepare_batch`` for other tensors (returns, a frozen reference), ``initialize`` for other
 networks and ``networks`` to have them trained and saved (:mod:`unstable_stream.algorithms.a2c` has a critic),
-``admit`` to leave turns out, ``summarize`` to turn the sums into metrics.
+``admit`` to leave turns out, ``summarize`` to turn the sums into metrics. A built-in algorithm has its
+settings in :mod:`unstable_stream.algorithms.settings`, and needs nothing else.
 """
 
-from unstable_stream.algorithms.a2c import A2C
-from unstable_stream.algorithms.base import (
-    Admission,
-    BaseAlgo,
-    OwnNetwork,
-    TokenBatch,
-    TrainingSample,
-)
-from unstable_stream.algorithms.build import build_algorithm
-from unstable_stream.algorithms.ppo import PPO
-from unstable_stream.algorithms.reinforce import Reinforce
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from unstable_stream.algorithms.settings import IMPLEMENTATIONS
+
+if TYPE_CHECKING:
+    from unstable_stream.algorithms.a2c import A2C
+    from unstable_stream.algorithms.base import (
+        Admission,
+        BaseAlgo,
+        OwnNetwork,
+        TokenBatch,
+        TrainingSample,
+        build_algorithm,
+    )
+    from unstable_stream.algorithms.ppo import PPO
+    from unstable_stream.algorithms.reinforce import Reinforce
 
 __all__ = [
     "A2C",
@@ -39,3 +46,12 @@ __all__ = [
     "TrainingSample",
     "build_algorithm",
 ]
+
+
+def __getattr__(
+    name: str,
+) -> Any:  # a configuration is checked by the settings in this package, without torch
+    homes = {home.partition(":")[2]: home.partition(":")[0] for home in IMPLEMENTATIONS.values()}
+    if name in homes or name in __all__:
+        return getattr(importlib.import_module(homes.get(name, f"{__name__}.base")), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,49 +17,27 @@ synchronous actor-critic itself is that of Mnih et al., arXiv:1602.01783.
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from unstable_stream.algorithms.base import BaseAlgo, OwnNetwork, TokenBatch, TrainingSample
 from unstable_stream.algorithms.reinforce import Reinforce
-from unstable_stream.errors import LearnerError
-
-__all__ = ["A2C", "generalised_advantages"]
+from unstable_stream.algorithms.settings import A2CConfig, CriticConfig
 
 
 class A2C(Reinforce):
     """Policy gradient with a critic as the baseline.
 
-    Args:
-        discount: the factor by which a turn discounts the next one, gamma; the same as that of the step
-            transformation ``Discount``, if there is one.
-        gae_lambda: 1: the advantage is return minus value; 0: it trusts the critic's value of the next turn.
-        critic_learning_rate: the peak; it follows the policy's schedule.
-        normalize_advantages: divide the advantages of an update by their standard deviation.
-        others: the arguments of :class:`~unstable_stream.algorithms.Reinforce`.
+    Its settings are the keys of ``[algorithm]`` with ``type = "a2c"`` in docs/configuration.md.
     """
 
-    def __init__(
-        self,
-        *,
-        discount: float = 1.0,
-        gae_lambda: float = 0.95,
-        critic_learning_rate: float = 1e-2,
-        normalize_advantages: bool = False,
-        **others: Any,
-    ) -> None:
-        super().__init__(**others)
-        for name, value in (("discount", discount), ("gae_lambda", gae_lambda)):
-            if not 0 <= value <= 1:
-                raise LearnerError(f"{name} is {value}; expected a number from 0 to 1")
-        if not critic_learning_rate > 0:
-            raise LearnerError(f"critic_learning_rate is {critic_learning_rate}; expected a positive number")
-        self.discount = discount
-        self.gae_lambda = gae_lambda
-        self.critic_learning_rate = critic_learning_rate
-        self.normalize_advantages = normalize_advantages
+    settings_type: ClassVar[type[CriticConfig]] = A2CConfig
+    settings: CriticConfig
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
         self._advantages: dict[str, float] = {}
 
     def initialize(self, model: nn.Module, *, device: torch.device, **limits: Any) -> None:
@@ -71,7 +49,7 @@ class A2C(Reinforce):
 
     def networks(self) -> Mapping[str, OwnNetwork]:
         """Return the critic."""
-        return {"critic": OwnNetwork(self.critic, self.critic_learning_rate)}
+        return {"critic": OwnNetwork(self.critic, self.settings.critic_learning_rate)}
 
     def begin_update(self, samples: Sequence[TrainingSample], micro_batches: Sequence[Sequence[int]]) -> None:
         """Value all positions of the batch and estimate the advantages, before any weight changes."""
@@ -83,9 +61,9 @@ class A2C(Reinforce):
                 for index, value in zip(indices, found, strict=True):
                     values[index] = value
         advantages = generalised_advantages(
-            samples, values, discount=self.discount, gae_lambda=self.gae_lambda
+            samples, values, discount=self.settings.discount, gae_lambda=self.settings.gae_lambda
         )
-        if self.normalize_advantages:
+        if self.settings.normalize_advantages:
             mean = math.fsum(advantages) / max(1, len(advantages))
             deviation = math.sqrt(math.fsum((each - mean) ** 2 for each in advantages) / max(1, len(samples)))
             advantages = [each / (deviation + 1e-8) for each in advantages]

@@ -17,10 +17,19 @@ from torch import Tensor, nn
 
 from unstable_stream.algorithms.scoring import CompletionScorer
 from unstable_stream.errors import LearnerError
-from unstable_stream.extensions import RemembersArguments
+from unstable_stream.extensions import KINDS, Reference, RemembersArguments, Spec, build
+from unstable_stream.extensions.build import refuse
 from unstable_stream.update_decisions import Admission, TrainingSample, admission
 
-__all__ = ["Admission", "BaseAlgo", "OwnNetwork", "TokenBatch", "TrainingSample", "divergence_k3"]
+__all__ = [
+    "Admission",
+    "BaseAlgo",
+    "OwnNetwork",
+    "TokenBatch",
+    "TrainingSample",
+    "build_algorithm",
+    "divergence_k3",
+]
 
 _MAX_LOG_RATIO: Final = 20.0
 """Keeps an estimated divergence finite (e^20 = 5e8)."""
@@ -314,6 +323,19 @@ class BaseAlgo(RemembersArguments, ABC):
 
     def _tensor(self, array: NDArray[np.int64] | NDArray[np.float32]) -> Tensor:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+
+def build_algorithm(spec: Spec, where: str = "algorithm") -> BaseAlgo:
+    """Return a fresh algorithm: a built-in's name, or a reference to a subclass of :class:`BaseAlgo`.
+
+    Raises:
+        ConfigError: the algorithm cannot be loaded, does not take its arguments, or is no :class:`BaseAlgo`.
+    """
+    kind = KINDS["algorithm"]
+    algorithm = build(kind, spec, where)
+    if not isinstance(algorithm, BaseAlgo):
+        raise refuse(kind, Reference.parse(spec, where), where, f"makes a {type(algorithm).__name__}")
+    return algorithm
 
 
 def _shared_prefix(rows: NDArray[np.int64]) -> int:

@@ -14,8 +14,6 @@ paper has it, so none where that is below one; the authors' code takes at least 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["clip_cov_tokens", "kl_cov_tokens", "token_covariances"]
-
 _Floats = NDArray[np.float64]
 _Flags = NDArray[np.bool_]
 

@@ -19,31 +19,14 @@ the gradient of such tokens away altogether; here they keep a bounded one.) The 
 :class:`~unstable_stream.algorithms.Reinforce` PPO's objective without a critic.
 """
 
-from typing import Any
-
 from unstable_stream.algorithms.a2c import A2C
-
-__all__ = ["PPO"]
+from unstable_stream.algorithms.settings import PPOConfig
 
 
 class PPO(A2C):
     """Actor-critic with the clipped objective, several passes over each batch.
 
-    Args:
-        epochs: passes over the batch of an update.
-        clip_low: tokens with a negative advantage and a ratio below ``1 - clip_low`` have no gradient.
-        clip_high: the same for a positive advantage and a ratio above ``1 + clip_high``.
-        is_clip: upper bound of the ratio per token; ``None``: no bound.
-        others: the other arguments of :class:`~unstable_stream.algorithms.A2C`.
+    Its settings are the keys of ``[algorithm]`` with ``type = "ppo"`` in docs/configuration.md.
     """
 
-    def __init__(
-        self,
-        *,
-        epochs: int = 4,
-        clip_low: float | None = 0.2,
-        clip_high: float | None = 0.2,
-        is_clip: float | None = 3.0,
-        **others: Any,
-    ) -> None:
-        super().__init__(epochs=epochs, clip_low=clip_low, clip_high=clip_high, is_clip=is_clip, **others)
+    settings_type = PPOConfig

@@ -49,19 +49,19 @@ and prefer ``kl_coef``, which pulls towards text.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import ValidationError
 from torch import Tensor
 
 from unstable_stream.algorithms.base import BaseAlgo, TokenBatch, divergence_k3
 from unstable_stream.algorithms.covariance import clip_cov_tokens, kl_cov_tokens, token_covariances
+from unstable_stream.algorithms.settings import PolicyGradientConfig, ReinforceConfig
 from unstable_stream.errors import LearnerError
 from unstable_stream.update_decisions import Admission, TrainingSample, admission
-
-__all__ = ["Reinforce"]
 
 _MAX_LOG_RATIO: Final = 20.0
 """Keeps the reported ratio finite (e^20 = 5e8). It is far above any useful ``is_clip``."""
@@ -79,116 +79,57 @@ class Reinforce(BaseAlgo):
     """Policy gradient on the sampled tokens.
 
     Args:
-        is_clip: upper bound of the importance ratio per token; ``None``: no correction (ratio 1).
-        entropy_coef: weight of the entropy bonus at update 1.
-        entropy_decay_updates: the bonus reaches zero after this many updates; ``None``: it stays.
-        truncated_turns: the treatment of turns that were cut at the token limit, and in which no action was
-            found. ``train``: like any other turn. ``mask``: they count in the batch mean but contribute
-            nothing. ``drop``: they are left out and recorded as ``truncated``.
-        kl_coef: weight of the divergence from the base model; 0: it is not computed.
-        clip_low: tokens with a negative advantage and a ratio below ``1 - clip_low`` have no gradient; PPO
-            uses 0.2. ``None``: no bound.
-        clip_high: the same for a positive advantage and a ratio above ``1 + clip_high``; DAPO uses 0.28.
-        clip_cov_ratio: share of an optimizer step's tokens that Clip-Cov leaves out, rounded down; 0: off,
-            the paper's is 2e-4. This and KL-Cov cost a forward pass more.
-        clip_cov_lb: lower bound of the covariance of a token that Clip-Cov may leave out.
-        clip_cov_ub: upper bound of the same. Both suppose advantages with a standard deviation of 1.
-        kl_cov_ratio: share of the tokens that KL-Cov penalises, likewise; 0: off, the paper's is 2e-4 to
-            2e-3.
-        kl_cov_coef: weight of KL-Cov's penalty, the absolute log ratio to the policy that sampled.
-        target_entropy: nats. The entropy bonus begins at ``entropy_coef`` and adapts so that the mean entropy
-            of the trained tokens does not fall below it; ``entropy_decay_updates`` has no effect. ``None``:
-            the bonus does not adapt.
-        entropy_coef_step: how far the adaptive bonus moves after each update.
-        epochs: passes over the batch of an update. After the first one the ratio ``pi / mu`` has moved by the
-            update itself: set ``clip_low`` and ``clip_high``, as :class:`~unstable_stream.algorithms.PPO`
-            does.
+        entropy_decay_updates: the entropy bonus reaches zero after this many updates; ``None``: it stays.
+        settings: keys of ``[algorithm]`` with ``type = "reinforce"`` in docs/configuration.md.
+
+    Raises:
+        LearnerError: there is no such setting, or it does not take this value.
 
     Advantages of zero give a gradient of exactly zero. A row with advantage zero still contributes its
     entropy.
     """
 
-    def __init__(
-        self,
-        *,
-        is_clip: float | None = 2.0,
-        entropy_coef: float = 0.0,
-        entropy_decay_updates: int | None = None,
-        truncated_turns: Literal["train", "mask", "drop"] = "train",
-        kl_coef: float = 0.0,
-        clip_low: float | None = None,
-        clip_high: float | None = None,
-        clip_cov_ratio: float = 0.0,
-        clip_cov_lb: float = 1.0,
-        clip_cov_ub: float = 5.0,
-        kl_cov_ratio: float = 0.0,
-        kl_cov_coef: float = 1.0,
-        target_entropy: float | None = None,
-        entropy_coef_step: float = 0.005,
-        epochs: int = 1,
-    ) -> None:
-        self.is_clip = is_clip
-        self.entropy_coef = entropy_coef
+    settings_type: ClassVar[type[PolicyGradientConfig]] = ReinforceConfig
+    settings: PolicyGradientConfig
+
+    def __init__(self, *, entropy_decay_updates: int | None = None, **settings: Any) -> None:
+        try:
+            self.settings = self.settings_type(**settings)
+        except ValidationError as error:
+            raise LearnerError("; ".join(map(_explained, error.errors()))) from error
+        if entropy_decay_updates is not None and entropy_decay_updates < 1:
+            raise LearnerError(
+                f"entropy_decay_updates is {entropy_decay_updates}; expected at least 1, or None"
+            )
         self.entropy_decay_updates = entropy_decay_updates
-        self.truncated_turns = truncated_turns
-        self.kl_coef = kl_coef
-        self.clip_low = clip_low
-        self.clip_high = clip_high
-        self.clip_cov_ratio = clip_cov_ratio
-        self.clip_cov_lb = clip_cov_lb
-        self.clip_cov_ub = clip_cov_ub
-        self.kl_cov_ratio = kl_cov_ratio
-        self.kl_cov_coef = kl_cov_coef
-        self.target_entropy = target_entropy
-        self.entropy_coef_step = entropy_coef_step
-        self.epochs = epochs
-        for name, holds, expected in (
-            ("is_clip", is_clip is None or is_clip > 0, "a positive number, or None for no correction"),
-            ("entropy_coef", entropy_coef >= 0, "0 or more"),
-            (
-                "entropy_decay_updates",
-                entropy_decay_updates is None or entropy_decay_updates > 0,
-                "at least 1, or None",
-            ),
-            ("truncated_turns", truncated_turns in ("train", "mask", "drop"), "train, mask or drop"),
-            ("kl_coef", kl_coef >= 0, "0 or more"),
-            ("clip_low", clip_low is None or 0 < clip_low <= 1, "above 0 and at most 1, or None"),
-            ("clip_high", clip_high is None or clip_high > 0, "a positive number, or None"),
-            ("clip_cov_ratio", 0 <= clip_cov_ratio <= 1, "a share from 0 to 1"),
-            ("clip_cov_lb", clip_cov_lb < clip_cov_ub, f"less than clip_cov_ub = {clip_cov_ub}"),
-            ("kl_cov_ratio", 0 <= kl_cov_ratio <= 1, "a share from 0 to 1"),
-            ("kl_cov_coef", kl_cov_coef >= 0, "0 or more"),
-            ("target_entropy", target_entropy is None or target_entropy > 0, "a positive number, or None"),
-            ("entropy_coef_step", entropy_coef_step > 0, "a positive number"),
-            ("epochs", epochs >= 1, "at least 1"),
-        ):
-            if not holds:
-                raise LearnerError(f"{name} is {getattr(self, name)!r}; expected {expected}")
-        self._adapted_coef = entropy_coef
+        self.epochs = self.settings.epochs
+        self._adapted_coef = self.settings.entropy_coef
         self._last_entropy: float | None = None
         self._chosen: dict[str, NDArray[np.bool_]] = {}
         """By step id, bool[2, tokens]: which tokens of the optimizer step are left out, and penalised."""
 
     def admit(self, sample: TrainingSample) -> Admission:
         """Decide about one sample: by ``truncated_turns`` if it is truncated, else by the base rule."""
-        return admission(sample, max_train_len=self.max_train_len, truncated_turns=self.truncated_turns)
+        return admission(
+            sample, max_train_len=self.max_train_len, truncated_turns=self.settings.truncated_turns
+        )
 
     def entropy_weight(self, update: int) -> float:
         """Return the weight of the entropy bonus in ``update`` (counted from 1).
 
         With a target it is a function of the updates before, and ``update`` must be the next one.
         """
-        if self.target_entropy is not None:
-            above = self._last_entropy is not None and self._last_entropy > self.target_entropy
+        if self.settings.target_entropy is not None:
+            above = self._last_entropy is not None and self._last_entropy > self.settings.target_entropy
             return 0.0 if above else self._adapted_coef
         if self.entropy_decay_updates is None:
-            return self.entropy_coef
-        return self.entropy_coef * max(0.0, 1.0 - (update - 1) / self.entropy_decay_updates)
+            return self.settings.entropy_coef
+        return self.settings.entropy_coef * max(0.0, 1.0 - (update - 1) / self.entropy_decay_updates)
 
     @property
     def measures(self) -> bool:
         """Whether Clip-Cov or KL-Cov is on."""
-        return self.clip_cov_ratio > 0 or self.kl_cov_ratio > 0
+        return self.settings.clip_cov_ratio > 0 or self.settings.kl_cov_ratio > 0
 
     def measure(self, samples: Sequence[TrainingSample]) -> list[NDArray[np.float32]]:
         """Return log-probability and advantage of each sample's tokens, float32[2, tokens]."""
@@ -213,18 +154,18 @@ class Reinforce(BaseAlgo):
         covariances = token_covariances(advantages, logprobs)
         left_out = np.zeros(len(covariances), dtype=np.bool_)
         penalised = np.zeros(len(covariances), dtype=np.bool_)
-        if self.clip_cov_ratio > 0:
+        if self.settings.clip_cov_ratio > 0:
             ratio = torch.from_numpy(logprobs - behaviour).clamp(max=_MAX_LOG_RATIO).exp()
             left_out = clip_cov_tokens(
                 covariances,
                 ~self._beyond_clip(ratio, torch.from_numpy(advantages)).numpy(),
                 generator,
-                ratio=self.clip_cov_ratio,
-                low=self.clip_cov_lb,
-                high=self.clip_cov_ub,
+                ratio=self.settings.clip_cov_ratio,
+                low=self.settings.clip_cov_lb,
+                high=self.settings.clip_cov_ub,
             )
-        if self.kl_cov_ratio > 0:
-            penalised = kl_cov_tokens(covariances, ratio=self.kl_cov_ratio)
+        if self.settings.kl_cov_ratio > 0:
+            penalised = kl_cov_tokens(covariances, ratio=self.settings.kl_cov_ratio)
         flags = np.split(np.stack([left_out, penalised]), np.cumsum(lengths)[:-1], axis=1)
         self._chosen = {sample.step_id: part for sample, part in zip(samples, flags, strict=True)}
 
@@ -252,14 +193,14 @@ class Reinforce(BaseAlgo):
                 "measure and begin_step with its samples before prepare_batch"
             )
         entropy_weight = self.entropy_weight(update)
-        base = self.score_base(batch) if self.kl_coef > 0 else None
+        base = self.score_base(batch) if self.settings.kl_coef > 0 else None
         states = self.states(batch)
         logprobs, entropy = self.score(batch, states, entropy_grad=entropy_weight > 0)
         with torch.no_grad():
             log_ratio = (logprobs - batch.behaviour_logprobs).clamp(max=_MAX_LOG_RATIO)
             ratio = log_ratio.exp()
             weight = self._weight(ratio)
-            truncated = ratio > (self.is_clip if self.is_clip is not None else math.inf)
+            truncated = ratio > (self.settings.is_clip if self.settings.is_clip is not None else math.inf)
             clipped = self._beyond_clip(ratio, batch.advantages)
             trained = ~clipped if batch.left_out is None else ~(clipped | batch.left_out)
         objective = (weight * trained * batch.advantages * logprobs).sum()
@@ -270,10 +211,10 @@ class Reinforce(BaseAlgo):
             later = _later_sums(log_base_ratio.detach(), batch)
             # The second term has the value 0, so that the loss stays that of the tokens themselves.
             own = log_base_ratio.square() / 2 + later * (logprobs - logprobs.detach())
-            objective = objective - self.kl_coef * (weight * own).sum()
+            objective = objective - self.settings.kl_coef * (weight * own).sum()
         if batch.penalised is not None:
             moved = (logprobs - batch.behaviour_logprobs).abs()
-            objective = objective - self.kl_cov_coef * (batch.penalised * moved).sum()
+            objective = objective - self.settings.kl_cov_coef * (batch.penalised * moved).sum()
         loss = objective * (-scale / self.max_generation_len)
         other_loss, other_sums = self.other_loss(batch, states, scale=scale)
         (loss + other_loss).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -293,11 +234,11 @@ class Reinforce(BaseAlgo):
                 "advantage": batch.row_advantages.sum(),
                 "advantage_square": batch.row_advantages.square().sum(),
             }
-            if self.clip_low is not None or self.clip_high is not None:
+            if self.settings.clip_low is not None or self.settings.clip_high is not None:
                 sums["clipped"] = clipped.float().sum()
-            if batch.left_out is not None and self.clip_cov_ratio > 0:
+            if batch.left_out is not None and self.settings.clip_cov_ratio > 0:
                 sums["left_out"] = batch.left_out.float().sum()
-            if batch.penalised is not None and self.kl_cov_ratio > 0:
+            if batch.penalised is not None and self.settings.kl_cov_ratio > 0:
                 sums["penalised"] = batch.penalised.float().sum()
             if base is not None:
                 sums["kl_to_base"] = divergence_k3(logprobs, base).sum()
@@ -315,14 +256,18 @@ class Reinforce(BaseAlgo):
         return 0.0, {}
 
     def _weight(self, ratio: Tensor) -> Tensor:
-        if self.is_clip is not None:
-            return ratio.clamp(max=self.is_clip)
+        if self.settings.is_clip is not None:
+            return ratio.clamp(max=self.settings.is_clip)
         # PPO's clipped objective is one of the ratio itself.
-        return ratio if self.clip_low is not None or self.clip_high is not None else torch.ones_like(ratio)
+        return (
+            ratio
+            if self.settings.clip_low is not None or self.settings.clip_high is not None
+            else torch.ones_like(ratio)
+        )
 
     def _beyond_clip(self, ratio: Tensor, advantages: Tensor) -> Tensor:
-        above = ratio > (math.inf if self.clip_high is None else 1.0 + self.clip_high)
-        below = ratio < (-math.inf if self.clip_low is None else 1.0 - self.clip_low)
+        above = ratio > (math.inf if self.settings.clip_high is None else 1.0 + self.settings.clip_high)
+        below = ratio < (-math.inf if self.settings.clip_low is None else 1.0 - self.settings.clip_low)
         return torch.where(advantages > 0, above, below & (advantages < 0))
 
     def summarize(self, totals: Mapping[str, float]) -> dict[str, float]:
@@ -350,22 +295,31 @@ class Reinforce(BaseAlgo):
 
     def finish_update(self, metrics: Mapping[str, float]) -> None:
         """Move the adaptive entropy bonus by the update's entropy."""
-        if self.target_entropy is None or "entropy" not in metrics:
+        if self.settings.target_entropy is None or "entropy" not in metrics:
             return
         self._last_entropy = metrics["entropy"]
-        step = self.entropy_coef_step if self._last_entropy < self.target_entropy else -self.entropy_coef_step
+        step = (
+            self.settings.entropy_coef_step
+            if self._last_entropy < self.settings.target_entropy
+            else -self.settings.entropy_coef_step
+        )
         self._adapted_coef = max(0.0, self._adapted_coef + step)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the adaptive entropy bonus; empty without a target."""
-        if self.target_entropy is None:
+        if self.settings.target_entropy is None:
             return {}
         return {"entropy_coef": self._adapted_coef, "entropy": self._last_entropy}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the adaptive entropy bonus; a checkpoint without its state begins at ``entropy_coef``."""
-        self._adapted_coef = state.get("entropy_coef", self.entropy_coef)
+        self._adapted_coef = state.get("entropy_coef", self.settings.entropy_coef)
         self._last_entropy = state.get("entropy")
+
+
+def _explained(problem: Any) -> str:  # one of pydantic's error details
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{problem['loc'][0]} is {problem['input']!r}: {message}" if problem["loc"] else message
 
 
 def _later_sums(values: Tensor, batch: TokenBatch) -> Tensor:

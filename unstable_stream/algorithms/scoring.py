@@ -23,8 +23,6 @@ from torch.utils.checkpoint import checkpoint
 
 from unstable_stream.errors import LearnerError
 
-__all__ = ["CompletionScorer"]
-
 _CHUNK_ELEMENTS: Final = 2**24
 """Logits per chunk: 64 MB in float32."""
 

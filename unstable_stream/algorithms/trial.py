@@ -8,8 +8,6 @@ from torch import Tensor, nn
 
 from unstable_stream.algorithms.base import BaseAlgo, OwnNetwork, TrainingSample
 
-__all__ = ["try_algorithm"]
-
 _VOCABULARY = 8
 
 

@@ -18,8 +18,6 @@ from unstable_stream.log.reading import events_to_end
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.stores import is_address, path_part
 
-__all__ = ["Backup", "back_up"]
-
 
 @dataclass(frozen=True)
 class Backup:

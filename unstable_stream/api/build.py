@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from unstable_stream.api.loops import wait_for
 from unstable_stream.api.place import Place
 from unstable_stream.api.run import Run
 from unstable_stream.api.settings import make_config
@@ -119,11 +118,7 @@ def list_runs(data: Path | str | None = None, log: str | None = None) -> list[Ru
     """
     place = Place.at(data, log)
 
-    async def read() -> list[RunStatus]:
-        async with place.opened_history() as opened:
-            return await history.list_runs(opened)
-
-    return wait_for(read())
+    return place.ask_history(history.list_runs)
 
 
 def sql(

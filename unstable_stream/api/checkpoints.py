@@ -6,14 +6,11 @@ A name is ``RUN@UPDATE``, or in a run that trains several models, ``RUN@MODEL/UP
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from unstable_stream.api.loops import wait_for
 from unstable_stream.api.place import Place
 from unstable_stream.api.shorthand import TINY_PLAYER
 from unstable_stream.errors import ConfigError
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.fork import Fork, find_fork
-
-__all__ = ["CheckpointName", "as_opponent", "find_checkpoint", "find_policy", "split_name"]
 
 
 class CheckpointName(NamedTuple):
@@ -50,11 +47,9 @@ def find_checkpoint(
         RunError: no such run or checkpoint, or its files are missing.
     """
 
-    async def find() -> tuple[Fork, RunConfig]:
-        async with place.opened_history() as log:
-            return await find_fork(log, run, update, model=model, to_train=False, located=place.data.located)
-
-    return wait_for(find())
+    return place.ask_history(
+        lambda log: find_fork(log, run, update, model=model, to_train=False, located=place.data.located)
+    )
 
 
 def find_policy(place: Place, policy: str) -> tuple[Fork, RunConfig] | None:

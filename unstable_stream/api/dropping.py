@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from unstable_stream.api.loops import wait_for
 from unstable_stream.api.place import Place
 from unstable_stream.archive import archive_bytes, open_archive
 from unstable_stream.archive.export import find_exported_run
@@ -13,8 +12,6 @@ from unstable_stream.archive_address import is_shared
 from unstable_stream.errors import ArchiveError, RunError
 from unstable_stream.log.port import EventLog, TopicPartition
 from unstable_stream.log.reading import events_to_end
-
-__all__ = ["Droppable", "DroppedFromArchive", "drop_run", "look_at_run"]
 
 _DAY_MS: Final = 24 * 3600 * 1000
 
@@ -80,15 +77,14 @@ def look_at_run(place: Place, run: str, *, idle_days: float = 30) -> Droppable:
             "it with Ctrl-C; if it was killed, give a lower number: --idle-days"
         )
 
-    async def unarchived() -> tuple[str, str | None]:
-        async with place.opened_log() as log:
-            log_id = await log.log_id()
-            known = {TopicPartition(*row[1:3]): row[3] for row in positions if row[0] == log_id}
-            return log_id, await _first_unarchived(log, known, run_id)
+    async def unarchived(log: EventLog) -> tuple[str, str | None]:
+        log_id = await log.log_id()
+        known = {TopicPartition(*row[1:3]): row[3] for row in positions if row[0] == log_id}
+        return log_id, await _first_unarchived(log, known, run_id)
 
     asked = ""
     if place.log != "local" or place.data.log.is_file():
-        asked, where = wait_for(unarchived())
+        asked, where = place.ask_log(unarchived)
         if where is not None:
             raise ArchiveError(
                 f"run {run_id} is still being archived: the log has {where}, the archive has not. First: "

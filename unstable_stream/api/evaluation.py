@@ -7,7 +7,7 @@ an opponent; it has to be an adapter of the same base model.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from unstable_stream.api.build import build, check
 from unstable_stream.api.checkpoints import (
@@ -24,33 +24,43 @@ from unstable_stream.api.shorthand import opponents
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import confined
 from unstable_stream.runs.base_model import ModelIdentity
-from unstable_stream.runs.fork import check_fork
+from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.fork import Fork, check_fork
 from unstable_stream.runs.recording import derived_name
 
 if TYPE_CHECKING:
     from unstable_stream.launch.launcher import Backend
 
-__all__ = ["evaluation"]
-
 _IN_FLIGHT: Final = 64
 """Games at once; more than the 4 or 16 of a run that also trains."""
 
 
-def evaluation(
-    policy: "str | Run",
-    against: object,
-    *,
-    games: int = 100,
-    envs: object = None,
-    seed: int = 0,
-    votes: int = 1,
-    best_of: int = 1,
-    data: Path | str | None = None,
-    log: str | None = None,
-    backend: "Backend | None" = "inline",
-    overrides: Sequence[str] = (),
-    allow_code: Sequence[str] | None = None,
-) -> Run:
+class EvaluationOptions(TypedDict, total=False):
+    """The options that :func:`evaluation` and :func:`tournament` share."""
+
+    games: int
+    """The number of games, by default 100."""
+    envs: object
+    """The environments, as in :func:`build`."""
+    seed: int
+    """The seed of the games, by default 0."""
+    votes: int
+    """Answers to each turn, of which the action of most is played."""
+    best_of: int
+    """Answers to each turn, of which the most probable per token is played."""
+    data: Path | str | None
+    """The data directory."""
+    log: str | None
+    """The event log; ``None``: ``local``."""
+    backend: "Backend | None"
+    """The place of the processes, by default ``inline``; ``None``: as configured."""
+    overrides: Sequence[str]
+    """``key.path=value`` as on a command line."""
+    allow_code: Sequence[str] | None
+    """As in :meth:`Run.resume`."""
+
+
+def evaluation(policy: "str | Run", against: object, **options: Unpack[EvaluationOptions]) -> Run:
     """Return a run that evaluates a policy, not started: :meth:`Run.start` it.
 
     Args:
@@ -58,15 +68,16 @@ def evaluation(
             ``RUN@MODEL/UPDATE`` and ``RUN@MODEL``; or a model: a directory, a Hugging Face id, or
             ``tiny-player``.
         against: one opponent or several: ``RUN@UPDATE``, or as in :func:`build`.
-        games: games for each environment and opponent, at least 1; seats are taken in turn.
+        options: any of these, by name.
+        games: games for each environment and opponent, by default 100; seats are taken in turn.
         envs: the environments, as in :func:`build`; ``None``: those of the run's evaluation. A model needs
             some.
-        seed: the same seed plays the same games, whatever the policy.
-        votes: the policy answers each turn so often, and plays the action of most answers.
+        seed: 0 by default; the same seed plays the same games, whatever the policy.
+        votes: the policy answers each turn so often, and plays the action of most answers; 1 by default.
         best_of: the same, but it plays the answer that is the most probable per token; not with ``votes``.
         data: the data directory.
         log: the event log; ``None``: ``local``.
-        backend: as in :func:`build`.
+        backend: as in :func:`build`, by default ``inline``.
         overrides: ``key.path=value`` as on a command line.
         allow_code: as in :meth:`Run.resume`.
 
@@ -77,9 +88,9 @@ def evaluation(
     if isinstance(policy, Run):
         place, policy = policy.place, policy.id
     else:
-        place = Place.at(data, log)
-    if games < 1:
-        raise ConfigError(f"games={games}: expected at least 1")
+        place = Place.at(options.get("data"), options.get("log"))
+    if options.get("games", 1) < 1:
+        raise ConfigError(f"games={options['games']}: expected at least 1")
     found = find_policy(place, policy)
     named = [against] if isinstance(against, str | Mapping | Run) or callable(against) else against
     if not isinstance(named, Sequence) or not named:
@@ -87,31 +98,60 @@ def evaluation(
     model = found[1].model if found else policy
     own = ModelIdentity.of_run(found[1]) if found else ModelIdentity.of_model(policy)
     met = [each for given in named for each in _opponent(place, given, own)]
-    settings: dict[str, Any] = {
+    settings = match_settings(place, met, options) | {
         "name": derived_name("eval", found[1].name if found else Path(model).name),
-        "evaluation": {"opponents": met, "max_eval_games_per_ckpt": games, "first_last_games": games},
-        "evaluation.seed": seed,
-        "evaluation.votes": votes,
-        "evaluation.best_of": best_of,
-        "collector.num_eval_workers": _IN_FLIGHT,
         "learner.iterations": found[0].update if found else 0,
-        "learner.num_learners": 1,
-        "log": place.log,
-    } | ({} if backend is None else {"backend": backend})
+    }
+    overrides = options.get("overrides", ())
     if found is None:
-        if envs is None:
+        if options.get("envs") is None:
             raise ConfigError(
                 f"{policy} is a model, which needs environments: envs=…, on the command line --env ENV"
             )
-        return build(model=model, train_envs=envs, data=place.root, overrides=overrides, **settings)
+        return build(
+            model=model, train_envs=options["envs"], data=place.root, overrides=overrides, **settings
+        )
     fork, recorded = found
-    settings |= {"consumers": (), "trackers": (), "external": (), "metrics_port": None}
-    settings |= {"model_pool.fixed": (), "model_pool.sample_mode": "mirror"}
-    if envs is not None:
-        settings["eval_envs"] = envs
-    changed = make_config(settings, recorded, overrides)
-    check_fork(fork, recorded, changed, to_train=False)
-    allowed = place.allowed_code(fork.parent_run_id, allow_code, changed, recorded)
+    return checked_run(place, fork.parent_run_id, recorded, settings, options, fork)
+
+
+def match_settings(
+    place: Place, opponents: Sequence[Mapping[str, Any]], options: EvaluationOptions
+) -> dict[str, Any]:
+    """Return the settings of a run that plays games on fixed seeds and trains nothing."""
+    games, backend = options.get("games", 100), options.get("backend", "inline")
+    return {
+        "evaluation": {
+            "opponents": opponents,
+            "max_eval_games_per_ckpt": games,
+            "first_last_games": games,
+        },
+        "evaluation.seed": options.get("seed", 0),
+        "evaluation.votes": options.get("votes", 1),
+        "evaluation.best_of": options.get("best_of", 1),
+        "collector.num_eval_workers": _IN_FLIGHT,
+        "learner.num_learners": 1,
+        "log": place.log,
+    } | ({} if backend is None else {"backend": backend})
+
+
+def checked_run(
+    place: Place,
+    run_id: str,
+    recorded: RunConfig,
+    settings: Mapping[str, Any],
+    options: EvaluationOptions,
+    fork: Fork | None = None,
+) -> Run:
+    """Return a run with a recorded one's configuration but for ``settings``, without what goes beside it."""
+    changes = {**settings, "consumers": (), "trackers": (), "external": (), "metrics_port": None}
+    changes |= {"model_pool.fixed": (), "model_pool.sample_mode": "mirror"}
+    if options.get("envs") is not None:
+        changes["eval_envs"] = options["envs"]
+    changed = make_config(changes, recorded, options.get("overrides", ()))
+    if fork is not None:
+        check_fork(fork, recorded, changed, to_train=False)
+    allowed = place.allowed_code(run_id, options.get("allow_code"), changed, recorded)
     with confined(allowed):
         check(changed)
     return Run(changed, place, fork=fork, allowed=allowed)

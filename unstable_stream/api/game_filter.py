@@ -2,8 +2,6 @@
 
 from typing import Literal, TypeAlias, TypedDict
 
-__all__ = ["GameFilter", "Result", "Sort", "Split", "State"]
-
 Split: TypeAlias = Literal["train", "eval", "human"]
 State: TypeAlias = Literal["finished", "abandoned", "in-flight"]
 Result: TypeAlias = Literal["win", "draw", "loss"]

@@ -5,8 +5,6 @@ from typing import Final
 
 from unstable_stream.errors import RunError
 
-__all__ = ["upload"]
-
 _MADE_BY_THE_HUB: Final = frozenset({".gitattributes"})
 
 

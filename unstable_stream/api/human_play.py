@@ -36,8 +36,6 @@ from unstable_stream.views.transcript import SeatLine, Transcript, TranscriptMov
 if TYPE_CHECKING:
     from unstable_stream.games.players import Move, Player, TurnContext
 
-__all__ = ["HUMAN", "HumanGame", "State"]
-
 State: TypeAlias = Literal["loading", "yours", "theirs", "storing", "over", "failed"]
 
 HUMAN: Final = "human"

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextvars import copy_context
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -25,15 +26,6 @@ from unstable_stream.runs.fork import Fork
 if TYPE_CHECKING:
     from unstable_stream.launch.launcher import Launch
 
-__all__ = [
-    "Launching",
-    "end_runs_at_signals",
-    "end_with_program",
-    "has_ended",
-    "launch_here",
-    "may_run_here",
-]
-
 _HEARD_EVERY_S: Final = 0.2
 """Seconds after which a waiting thread notices Ctrl-C."""
 
@@ -41,17 +33,22 @@ _going: "Final[set[EndsWithProgram]]" = set()
 _requests: Final = Requests()
 
 
-def _work(
-    config: RunConfig,
-    place: Place,
-    run_id: str,
-    fork: Fork | None,
-    *,
-    resume: bool,
-    live: bool,
-    on_recorded: Callable[[], None],
-    stop: Stop | None = None,
-) -> "Coroutine[Any, Any, Launch]":
+@dataclass(frozen=True, kw_only=True)
+class LaunchOrder:
+    """A run to launch."""
+
+    config: RunConfig
+    place: Place
+    run_id: str
+    fork: Fork | None
+    resume: bool
+    live: bool
+    """Whether it is shown."""
+    on_recorded: Callable[[], None]
+    """Called when its start is recorded."""
+
+
+def _work(order: LaunchOrder, stop: Stop | None = None) -> "Coroutine[Any, Any, Launch]":
     """Return the launch of a run, not begun."""
     # Imported here: the launcher loads the games.
     from unstable_stream.launch.launcher import launch
@@ -71,18 +68,18 @@ def _work(
     def on_start(_: str) -> None:
         nonlocal recorded
         recorded = True
-        on_recorded()
-        for text in early if live else ():
+        order.on_recorded()
+        for text in early if order.live else ():
             stage(text)
 
     return launch(
-        config,
-        place.data,
-        resume=run_id if resume else None,
-        run_id=run_id,
-        fork=fork,
-        watch=partial(watch_run, stage=stage, options=place.options) if live else None,
-        progress=progress if live else lambda text: None,
+        order.config,
+        order.place.data,
+        resume=order.run_id if order.resume else None,
+        run_id=order.run_id,
+        fork=order.fork,
+        watch=partial(watch_run, stage=stage, options=order.place.options) if order.live else None,
+        progress=progress if order.live else lambda text: None,
         on_start=on_start,
         stop=stop,
     )
@@ -93,18 +90,9 @@ def may_run_here() -> bool:
     return threading.current_thread() is threading.main_thread() and not is_loop_running()
 
 
-def launch_here(
-    config: RunConfig,
-    place: Place,
-    run_id: str,
-    fork: Fork | None,
-    *,
-    resume: bool,
-    live: bool,
-    on_recorded: Callable[[], None],
-) -> "Launch":
+def launch_here(order: LaunchOrder) -> "Launch":
     """Run to the end in this thread, the main one, which ends the run in order at a signal."""
-    return asyncio.run(_work(config, place, run_id, fork, resume=resume, live=live, on_recorded=on_recorded))
+    return asyncio.run(_work(order))
 
 
 class EndsWithProgram(Protocol):
@@ -144,17 +132,7 @@ def end_runs_at_signals() -> None:
 class Launching:
     """A run that was launched on a thread of its own."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        place: Place,
-        run_id: str,
-        fork: Fork | None,
-        *,
-        resume: bool,
-        live: bool,
-        on_recorded: Callable[[], None],
-    ) -> None:
+    def __init__(self, order: LaunchOrder) -> None:
         self._result: Future[Launch] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: Stop | None = None
@@ -163,17 +141,16 @@ class Launching:
         async def run() -> "Launch":
             self._loop, self._stop = asyncio.get_running_loop(), Stop()
             self._ready.set()
-            work = partial(_work, config, place, run_id, fork, resume=resume, live=live)
-            return await work(on_recorded=self._note_recorded, stop=self._stop)
+            return await _work(replace(order, on_recorded=self._note_recorded), self._stop)
 
         self._thread = threading.Thread(
             target=copy_context().run,
             args=(self._settle, run),
-            name=f"run {run_id}",
+            name=f"run {order.run_id}",
             daemon=True,
         )
-        self.run_id = run_id
-        self._on_recorded, self._recorded = on_recorded, False
+        self.run_id = order.run_id
+        self._on_recorded, self._recorded = order.on_recorded, False
         self._thread.start()  # first: who ends it waits for the thread
         end_with_program(self)
         if not self.running:

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from unstable_stream.inference.transformers.engine import TransformersEngine
     from unstable_stream.inference.vllm.engine import VllmEngine
 
-__all__ = ["EngineName", "LoadedPolicy", "load_policy"]
-
 EngineName: TypeAlias = Literal["transformers", "vllm"]
 
 

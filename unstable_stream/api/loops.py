@@ -10,8 +10,6 @@ from contextlib import aclosing
 from contextvars import copy_context
 from typing import Any, Final, TypeVar
 
-__all__ = ["is_loop_running", "iterate", "wait_for"]
-
 T = TypeVar("T")
 
 _WAITING_ITEMS: Final = 64

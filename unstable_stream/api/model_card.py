@@ -11,8 +11,6 @@ from unstable_stream.events import Checkpoint
 from unstable_stream.inference.vllm.limits import VLLM_LORA_RANKS
 from unstable_stream.version import __version__
 
-__all__ = ["CONFIG_FILE", "Form", "ModelCard"]
-
 Form = Literal["adapter", "merged", "whole"]
 """``adapter``: LoRA weights; ``merged``: base model and adapter in one; ``whole``: all are trained."""
 

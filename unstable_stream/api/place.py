@@ -1,11 +1,12 @@
 """A place: the data directory and the event log that a call works on. Every call is told both in one way."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from unstable_stream.api.loops import wait_for
 from unstable_stream.archive_address import ArchiveAddress, archive_exists
 from unstable_stream.errors import ArchiveError
 from unstable_stream.log.open import opened_log
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_DATA_DIR", "DEFAULT_LOG", "ArchiveAddress", "Place"]
 
 DEFAULT_LOG = "local"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,24 @@ class Place:
 
             async with with_archive(log, self.archive) as history:
                 yield history
+
+    def ask_log(self, question: Callable[[EventLog], Awaitable[T]]) -> T:
+        """Ask the log, opened as by :meth:`opened_log`, and return the answer; for callers without a loop."""
+
+        async def ask() -> T:
+            async with self.opened_log() as log:
+                return await question(log)
+
+        return wait_for(ask())
+
+    def ask_history(self, question: Callable[[EventLog], Awaitable[T]]) -> T:
+        """Ask history, opened as by :meth:`opened_history`, and return the answer."""
+
+        async def ask() -> T:
+            async with self.opened_history() as log:
+                return await question(log)
+
+        return wait_for(ask())
 
     @asynccontextmanager
     async def made_log(self) -> AsyncIterator[EventLog]:

@@ -7,8 +7,6 @@ if TYPE_CHECKING:
     from unstable_stream.launch.plan import RunPlan as RunPlan
     from unstable_stream.runs.config import RunConfig
 
-__all__ = ["plan_config"]
-
 
 def plan_config(config: "RunConfig", *, fetch: bool = True) -> "RunPlan":
     """Plan for this machine, or for the Ray cluster that ``RAY_ADDRESS`` names; start nothing.

@@ -7,8 +7,6 @@ from typing import Any, Final
 from unstable_stream.errors import ConfigError
 from unstable_stream.runs.config import RunConfig
 
-__all__ = ["LEFT_OUT", "published_config"]
-
 LEFT_OUT: Final = "(left out)"
 """In place of a value whose key names a secret."""
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 from unstable_stream.adapter_format import CONFIG_FILE as ADAPTER_CONFIG_FILE
 from unstable_stream.api.checkpoints import find_checkpoint, split_name
 from unstable_stream.api.hub import upload
-from unstable_stream.api.loops import wait_for
 from unstable_stream.api.model_card import CONFIG_FILE, Form, ModelCard
 from unstable_stream.api.place import Place
 from unstable_stream.api.published_config import published_config
@@ -23,6 +22,7 @@ from unstable_stream.api.trained_on import read_training
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import Checkpoint
 from unstable_stream.inference.model_license import find_license
+from unstable_stream.log.port import EventLog
 from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import read_history
@@ -30,8 +30,6 @@ from unstable_stream.stores import opened_checkpoint
 
 if TYPE_CHECKING:
     from unstable_stream.runs.history import RunStatus
-
-__all__ = ["Pushed", "push", "push_checkpoint"]
 
 _log = get_logger(__name__)
 
@@ -205,11 +203,10 @@ def _write(
 
 
 def _read_run(place: Place, run_id: str) -> "tuple[RunStatus, str]":
-    async def read() -> "tuple[RunStatus, str]":
-        async with place.opened_history() as log:
-            return (await read_history(log)).run(run_id), await log.log_id()
+    async def read(log: EventLog) -> "tuple[RunStatus, str]":
+        return (await read_history(log)).run(run_id), await log.log_id()
 
-    return wait_for(read())
+    return place.ask_history(read)
 
 
 def _base_directory(config: RunConfig, *, needed: bool) -> Path | None:

@@ -7,8 +7,6 @@ from typing import Final
 from unstable_stream.api.build import load
 from unstable_stream.api.run import Run
 
-__all__ = ["QUICKSTART", "quickstart"]
-
 QUICKSTART: Final = Path(__file__).with_name("quickstart.toml")
 """The configuration, to copy and change."""
 

@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
@@ -36,58 +37,43 @@ Progress: TypeAlias = Callable[[int, int], None]
 _RANGE: Final = re.compile(r"(?P<topic>[\w.-]+)\[(?P<partition>\d+)\]@(?P<start>\d*)\.\.(?P<end>\d*)")
 
 
-def _nobody(read: int, total: int) -> None:
-    pass
-
-
+@dataclass
 class Replay:
-    """A slice of history in its original order. Iterating over it yields its events."""
+    """A slice of history in its original order. Iterating over it yields its events.
 
-    def __init__(
-        self,
-        place: Place,
-        run: str | None = None,
-        *,
-        topics: Sequence[str] = (),
-        from_ms: int | None = None,
-        to_ms: int | None = None,
-        offsets: Sequence[str] = (),
-        where: Sequence[str] = (),
-        speed: float | None = None,
-        source: ReplaySource = "log",
-        log_id: str | None = None,
-        progress: Progress = _nobody,
-    ) -> None:
-        """Choose what is replayed.
+    Raises:
+        ConfigError: a source, an offset range or a condition that cannot be understood.
+    """
 
-        Args:
-            place: whose history.
-            run: only this run: id or prefix.
-            topics: only these.
-            from_ms: first time, Unix milliseconds.
-            to_ms: the time after the last.
-            offsets: only these, ``TOPIC[PARTITION]@FROM..TO``.
-            where: conditions on events, e.g. ``split=eval`` or ``model=ckpt-*``.
-            speed: times as fast as it happened; ``None``: as fast as possible.
-            source: ``log`` or ``archive``.
-            log_id: whose records, if the archive holds several logs.
-            progress: told on the way.
+    place: Place
+    """The place of the history."""
+    run: str | None = None
+    """Only this run: id or prefix."""
+    _: KW_ONLY
+    topics: Sequence[str] = ()
+    """Only these."""
+    from_ms: int | None = None
+    """First time, Unix milliseconds."""
+    to_ms: int | None = None
+    """The time after the last."""
+    offsets: Sequence[str] = ()
+    """Only these, ``TOPIC[PARTITION]@FROM..TO``."""
+    where: Sequence[str] = ()
+    """Conditions on events, e.g. ``split=eval`` or ``model=ckpt-*``."""
+    speed: float | None = None
+    """Times as fast as it happened; ``None``: as fast as possible."""
+    source: ReplaySource = "log"
+    """``log`` or ``archive``."""
+    log_id: str | None = None
+    """The log whose records are read, if the archive holds several."""
+    progress: Progress = lambda read, total: None
+    """Called on the way."""
 
-        Raises:
-            ConfigError: a source, an offset range or a condition that cannot be understood.
-        """
-        if source not in ("log", "archive"):
-            raise ConfigError(f"--source {source!r}: expected log or archive")
-        self._place = place
-        self._run = run
-        self._topics = tuple(topics)
-        self._times = (from_ms, to_ms)
-        self._ranges = dict(map(_range, offsets))
-        self._conditions = [parse_condition(text) for text in where]
-        self._speed = speed
-        self._source = source
-        self._log_id = log_id
-        self._progress = progress
+    def __post_init__(self) -> None:
+        if self.source not in ("log", "archive"):
+            raise ConfigError(f"--source {self.source!r}: expected log or archive")
+        self._ranges = dict(map(_range, self.offsets))
+        self._conditions = [parse_condition(text) for text in self.where]
 
     def __iter__(self) -> Iterator[Event]:
         return iterate(self._events())
@@ -101,37 +87,37 @@ class Replay:
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[tuple[History, EventLog | None]]:
         """Yield the history, and the log it is from if it is not an archive."""
-        if self._source == "archive":
-            archived = ArchiveHistory(self._place.archive, self._log_id)
+        if self.source == "archive":
+            archived = ArchiveHistory(self.place.archive, self.log_id)
             try:
                 yield archived, None
             finally:
                 await archived.close()
             return
-        async with self._place.opened_history() as log:
+        async with self.place.opened_history() as log:
             yield LogHistory(log), log
 
     async def _slice(self, history: History) -> Slice:
         run_id = None
-        if self._run is not None:
+        if self.run is not None:
             try:
-                run_id, _ = await find_recorded_run(history, self._run)
+                run_id, _ = await find_recorded_run(history, self.run)
             except RunError:
-                self._place.refuse_dropped(self._run, exact=False)
+                self.place.refuse_dropped(self.run, exact=False)
                 raise
-            self._place.refuse_dropped(run_id)
+            self.place.refuse_dropped(run_id)
         return Slice(
-            topics=self._topics,
+            topics=tuple(self.topics),
             ranges=self._ranges,
-            filter=RecordFilter(run_id, *self._times, self._conditions),
+            filter=RecordFilter(run_id, self.from_ms, self.to_ms, self._conditions),
         )
 
     async def _pieces(self, history: History, wanted: Slice) -> AsyncIterator[Merged]:
         """Yield the slice when it is due."""
         total = sum(end - start for start, end in (await wanted.of(history)).values())
-        async for piece in paced(merged(history, wanted), self._speed):
+        async for piece in paced(merged(history, wanted), self.speed):
             yield piece
-            self._progress(piece.read, total)
+            self.progress(piece.read, total)
 
     def write(self, write: Callable[[bytes], None]) -> None:
         """Give it to ``write`` as JSON lines."""
@@ -196,7 +182,7 @@ class Replay:
             ConfigError: no run was named, or it was to be slowed down.
             RunError: there are no such steps.
         """
-        if self._run is None or self._speed is not None:
+        if self.run is None or self.speed is not None:
             raise ConfigError(
                 "--learner trains on the steps of one run as fast as it can: unstable-stream replay RUN "
                 "--learner FILE, without --speed"
@@ -211,11 +197,11 @@ class Replay:
         progress: OfflineProgress | None,
         on_start: Callable[[str, int], None],
     ) -> str:
-        assert self._run is not None
-        place = self._place
+        assert self.run is not None
+        place = self.place
         async with self._opened() as (history, source):
             wanted = await self._slice(history)
-            _, recorded = await find_recorded_run(history, self._run)
+            _, recorded = await find_recorded_run(history, self.run)
             config = load_offline_config(recorded, path, overrides, log=place.log)
             log = source or open_log_at(place.log, place.data.log)
             try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
 
 from unstable_stream.api.game_filter import GameFilter
 from unstable_stream.api.games import Game, find_games, game_list
-from unstable_stream.api.launching import Launching, launch_here, may_run_here
+from unstable_stream.api.launching import Launching, LaunchOrder, launch_here, may_run_here
 from unstable_stream.api.loops import wait_for
 from unstable_stream.api.place import Place
 from unstable_stream.api.settings import changed_config, make_config
@@ -18,6 +18,7 @@ from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import CollapseWarning
 from unstable_stream.extensions import confined, loading
 from unstable_stream.log.open import check_log
+from unstable_stream.log.port import EventLog
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.fork import Fork, check_fork, find_fork
 from unstable_stream.runs.history import RunStatus, find_run, read_history
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from unstable_stream.proofs.reports import AuditReport as AuditReport
     from unstable_stream.proofs.reports import VerifyReport as VerifyReport
     from unstable_stream.streams.trackers import RunTracker
-
-__all__ = ["CollapseReport", "Run", "open_run"]
 
 
 class CollapseReport(NamedTuple):
@@ -112,11 +111,10 @@ class Run:
             return "built"
         from unstable_stream.runs.history import list_runs
 
-        async def read() -> str:
-            async with self._place.opened_history() as log:
-                return next((run.state for run in await list_runs(log) if run.run_id == self._id), "built")
+        async def read(log: EventLog) -> str:
+            return next((run.state for run in await list_runs(log) if run.run_id == self._id), "built")
 
-        return wait_for(read())
+        return self._place.ask_history(read)
 
     def __repr__(self) -> str:
         return f"<Run {self._id}: {self.state}>"
@@ -205,11 +203,10 @@ class Run:
     ) -> tuple[RunConfig, list[str] | None]:
         config = make_config(changes, self._config, overrides)
 
-        async def read() -> RunStatus:
-            async with self._place.opened_history() as log:
-                return (await read_history(log)).run(self._id)
+        async def read(log: EventLog) -> RunStatus:
+            return (await read_history(log)).run(self._id)
 
-        check_unfinished(wait_for(read()), config)
+        check_unfinished(self._place.ask_history(read), config)
         check_resumable(self._config, config)
         return config, self._place.allowed_code(self._id, allow_code, config, self._config)
 
@@ -221,18 +218,24 @@ class Run:
             )
         if self._launching is not None and self._launching.running:
             raise RunError(f"run {self._id} is running: wait() for it, or stop() it")
-        run = (self._config, self._place, self._id, self._fork)
+        order = LaunchOrder(
+            config=self._config,
+            place=self._place,
+            run_id=self._id,
+            fork=self._fork,
+            resume=resume,
+            live=live and block,
+            on_recorded=self._note_recorded,
+        )
         self._launching = self._outcome = None
         with confined(self._allowed):
             if block and may_run_here():
-                launched = launch_here(*run, resume=resume, live=live, on_recorded=self._note_recorded)
+                launched = launch_here(order)
                 self._outcome = launched.outcome
                 if launched.signal in (signal.SIGTERM, signal.SIGHUP):
                     raise SystemExit(128 + launched.signal)
                 return self
-            self._launching = Launching(
-                *run, resume=resume, live=live and block, on_recorded=self._note_recorded
-            )
+            self._launching = Launching(order)
         if not block:
             return self
         while True:
@@ -298,22 +301,16 @@ class Run:
         if self._config.backend == "inline":
             raise RunError(f'run {self._id} has one engine in one process: backend = "inline"')
 
-        async def record() -> None:
-            async with self._place.opened_log() as log:
-                await want_engines(log, self._id, engines)
-
-        wait_for(record())
+        self._place.ask_log(lambda log: want_engines(log, self._id, engines))
 
     def watch(self) -> None:
         """Show the run live until it ends, or until Ctrl-C, which closes the view and not the run."""
         from unstable_stream.tracking.terminal_interface import watch_run
 
-        async def follow() -> None:
-            async with self._place.opened_log() as log:
-                await watch_run(log, self._id, self._config, options=self._place.options)
-
         try:
-            wait_for(follow())
+            self._place.ask_log(
+                lambda log: watch_run(log, self._id, self._config, options=self._place.options)
+            )
         except KeyboardInterrupt:
             return
 
@@ -412,21 +409,13 @@ class Run:
         """Prove from the log that games and steps add up: ``ok``, the counts, and ``problems``."""
         from unstable_stream.proofs.audit import audit_run
 
-        async def read() -> "AuditReport":
-            async with self._place.opened_history() as log:
-                return await audit_run(log, self._id, located=self._place.data.located)
-
-        return wait_for(read())
+        return self._place.ask_history(lambda log: audit_run(log, self._id, located=self._place.data.located))
 
     def collapse(self) -> CollapseReport:
         """Look at the run's updates for signs of a collapse, by the rules that the learner applies."""
         from unstable_stream.hindsight.collapse import find_collapse
 
-        async def read() -> tuple[int, list[CollapseWarning]]:
-            async with self._place.opened_history() as log:
-                return await find_collapse(log, self._id)
-
-        updates, warnings = wait_for(read())
+        updates, warnings = self._place.ask_history(lambda log: find_collapse(log, self._id))
         rate = self._config.learner.learning_rate
         return CollapseReport(
             updates, warnings, [advice(warning, rate, self._place.options) for warning in warnings]
@@ -459,9 +448,9 @@ class Run:
             raise ConfigError(f'updates={updates}: expected at least 1, or "all"')
         allowed = self._place.allowed_code(self._id, allow_code, self._config, self._config)
 
-        async def read() -> "VerifyReport":
-            async with self._place.opened_history() as log:
-                return await verify_run(
+        with confined(allowed):
+            return self._place.ask_history(
+                lambda log: verify_run(
                     log,
                     self._id,
                     games=games,
@@ -471,9 +460,7 @@ class Run:
                     progress=progress,
                     located=self._place.data.located,
                 )
-
-        with confined(allowed):
-            return wait_for(read())
+            )
 
     def standings(self) -> "list[Standing]":
         """Return who is strongest: its evaluation games as a ladder, the best first, also while it plays.
@@ -653,12 +640,8 @@ def open_run(run: str, data: Path | str | None = None, log: str | None = None) -
     """
     place = Place.at(data, log)
 
-    async def find() -> tuple[str, RunConfig]:
-        async with place.opened_history() as opened:
-            return await find_run(opened, run)
-
     try:
-        run_id, config = wait_for(find())
+        run_id, config = place.ask_history(lambda opened: find_run(opened, run))
     except RunError:
         place.refuse_dropped(run, exact=False)
         raise
@@ -677,12 +660,8 @@ def fork_run(
 ) -> Run:
     """Return a fork of a run; see :meth:`Run.fork`, and :meth:`Run.resume` for the last two."""
 
-    async def find() -> tuple[Fork, RunConfig]:
-        async with place.opened_history() as log:
-            return await find_fork(log, run, at, located=place.data.located)
-
     try:
-        fork, config = wait_for(find())
+        fork, config = place.ask_history(lambda log: find_fork(log, run, at, located=place.data.located))
     except RunError:
         place.refuse_dropped(run, exact=False)
         raise

@@ -17,8 +17,6 @@ from unstable_stream.extensions import reference_to, references_to
 from unstable_stream.runs.config import RunConfig, parse_config, read_toml
 from unstable_stream.runs.overlay import overlaid
 
-__all__ = ["changed_config", "make_config", "reward_stage"]
-
 Key = tuple[str, ...]
 
 _ALIASES: Final[Mapping[str, Key]] = {

@@ -11,17 +11,6 @@ from pydantic import BaseModel
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import KINDS, reference_to
 
-__all__ = [
-    "TINY_PLAYER",
-    "EvalEnvSpec",
-    "TrainEnvSpec",
-    "environments",
-    "opponents",
-    "table",
-    "template_for",
-    "tiny_player_defaults",
-]
-
 TINY_PLAYER: Final = "tiny-player"
 _BOARDS: Final = {
     "SimpleTak-": "simpletak-board",

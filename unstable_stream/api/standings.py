@@ -9,8 +9,6 @@ from unstable_stream.model_pool.standings import Standing
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["COLUMNS", "ladder_table", "payoff_table", "standing_rows"]
-
 COLUMNS = tuple(field.name for field in fields(Standing))
 """The columns of :func:`standing_rows`; the last, ``against``, is the row of the payoff matrix."""
 

@@ -12,8 +12,6 @@ from unstable_stream.runs.starts import run_events
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Summary", "summarise"]
-
 _TOPICS: Final = ("runs", "game-outcomes", "checkpoints", "learner-updates", "ratings")
 _BEST_SHOWN: Final = 5
 _BEFORE_AND_AFTER: Final = (

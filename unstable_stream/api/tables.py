@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from unstable_stream.errors import ConfigError
 
-__all__ = ["Table"]
-
 _SHOWN_ROWS: Final = 20
 _SHOWN_WIDTH: Final = 160
 _LONGEST_CELL: Final = 60

@@ -96,11 +96,7 @@ def _on_log(ask: Callable[[EventLog], Awaitable[T]], place: Place) -> T | None:
     if place.log == "local" and not place.data.log.is_file():
         return None
 
-    async def work() -> T:
-        async with place.opened_log() as log:
-            return await ask(log)
-
-    return wait_for(work())
+    return place.ask_log(ask)
 
 
 @dataclass(frozen=True)
@@ -139,11 +135,10 @@ def topic_drifts(place: Place) -> Sequence[Drift]:
         EventLogError: there is no log.
     """
 
-    async def work() -> Sequence[Drift]:
-        async with place.opened_log() as log:
-            return topic_drift.find_drift(topics.load_topics(), await log.topic_settings())
+    async def work(log: EventLog) -> Sequence[Drift]:
+        return topic_drift.find_drift(topics.load_topics(), await log.topic_settings())
 
-    return wait_for(work())
+    return place.ask_log(work)
 
 
 def remedy(place: Place, drift: Drift) -> str:
@@ -169,27 +164,24 @@ def trim(
     from unstable_stream.archive import RecordReader
     from unstable_stream.workers.retention import expired_records
 
-    async def work() -> Sequence["Expired"]:
-        async with place.opened_log() as log:
-            if not isinstance(log, Trimmable):
-                raise EventLogError(
-                    f"{place.log} deletes expired records by itself; shorten what a topic keeps with Kafka's "
-                    "own tools, or in topics/ and with unstable-stream topics create --alter"
-                )
-            reader = await asyncio.to_thread(RecordReader, place.archive, await log.log_id())
-            archived = {
-                TopicPartition(*at): end for at, end in (await asyncio.to_thread(reader.ends)).items()
-            }
-            await asyncio.to_thread(reader.release)
-            now_ms = int(time.time() * 1000)
-            found = await expired_records(log, archived, now_ms, ignored_groups)
-            if not dry_run:
-                await log.delete_before({each.at: each.until for each in found if each.records})
-                if shrink:
-                    await log.shrink()
-            return found
+    async def work(log: EventLog) -> Sequence["Expired"]:
+        if not isinstance(log, Trimmable):
+            raise EventLogError(
+                f"{place.log} deletes expired records by itself; shorten what a topic keeps with Kafka's "
+                "own tools, or in topics/ and with unstable-stream topics create --alter"
+            )
+        reader = await asyncio.to_thread(RecordReader, place.archive, await log.log_id())
+        archived = {TopicPartition(*at): end for at, end in (await asyncio.to_thread(reader.ends)).items()}
+        await asyncio.to_thread(reader.release)
+        now_ms = int(time.time() * 1000)
+        found = await expired_records(log, archived, now_ms, ignored_groups)
+        if not dry_run:
+            await log.delete_before({each.at: each.until for each in found if each.records})
+            if shrink:
+                await log.shrink()
+        return found
 
-    return wait_for(work())
+    return place.ask_log(work)
 
 
 def strimzi(cluster: str, *, replicas: int = 3, namespace: str | None = None, api_version: str = "v1") -> str:

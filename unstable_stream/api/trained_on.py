@@ -10,8 +10,6 @@ from unstable_stream.errors import RunError
 from unstable_stream.events import Checkpoint, is_checkpoint_uid
 from unstable_stream.intervals import wilson_interval
 
-__all__ = ["Played", "Result", "TrainedOn", "read_training"]
-
 _LINE = """
     line AS (
         SELECT ancestor_run_id AS run_id,

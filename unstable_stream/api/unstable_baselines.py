@@ -17,16 +17,6 @@ if TYPE_CHECKING:
     from unstable_stream.api.run import Run
     from unstable_stream.launch.launcher import Backend
 
-__all__ = [
-    "Collector",
-    "ModelPool",
-    "StandardLearner",
-    "StepBuffer",
-    "TerminalInterface",
-    "Tracker",
-    "settings_of",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _GPU: Final = Path("/dev/nvidiactl")

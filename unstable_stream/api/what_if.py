@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
-from unstable_stream.api.loops import wait_for
 from unstable_stream.api.place import Place
 from unstable_stream.api.settings import reward_stage
 from unstable_stream.archive.what_if import LabelledSet, open_set, set_directory
@@ -13,6 +12,7 @@ from unstable_stream.extensions import Reference, confined
 from unstable_stream.hindsight.rating_set import Rerated, Scopes
 from unstable_stream.hindsight.rederive import Rederived, RewardChange, load_rewards, rederive
 from unstable_stream.hindsight.rerate import find_archived_run, rerate_from_archive, rerate_from_log
+from unstable_stream.log.port import EventLog
 from unstable_stream.model_pool import TrueSkillSettings
 from unstable_stream.model_pool.systems import Elo, OpenSkill, RatingSystem, TrueSkill, build_rating_system
 from unstable_stream.runs.config import RewardConfig, RunConfig
@@ -135,11 +135,7 @@ def _find(place: Place, run: str, source: str | None) -> tuple[Source, str, RunC
             if source == "archive":
                 raise
 
-    async def read() -> tuple[str, RunConfig]:
-        async with place.opened_history() as log:
-            return await find_run(log, run)
-
-    return "log", *wait_for(read())
+    return "log", *place.ask_history(lambda log: find_run(log, run))
 
 
 def _rate(
@@ -154,11 +150,7 @@ def _rate(
     if source == "archive":
         return rerate_from_archive(place.archive, run_id, system, scopes, out, on_progress)
 
-    async def read() -> Rerated:
-        async with place.opened_history() as log:
-            return await rerate_from_log(log, run_id, system, scopes, out)
-
-    return wait_for(read())
+    return place.ask_history(lambda log: rerate_from_log(log, run_id, system, scopes, out))
 
 
 def rederive_run(
@@ -190,19 +182,18 @@ def rederive_run(
         ConfigError: transformations that cannot be made.
     """
 
-    async def shape() -> tuple[Rederived, Path | None]:
-        async with place.opened_history() as log:
-            run_id, config = await find_run(log, run)
-            new = _rewards(rewards, config)
-            asked = config.model_copy(update={"rewards": new})
-            allowed = place.allowed_code(run_id, allow_code, asked, config)
-            name = label or (Path(rewards).stem if isinstance(rewards, str | Path) else "rederived")
-            directory = None if dry_run else set_directory(place.data.what_if(run_id), name)
-            stored = open_set(directory, replace=replace or label is None)
-            with confined(allowed), stored as out:
-                return await rederive(log, run_id, config, new, out, on_progress), directory
+    async def shape(log: EventLog) -> tuple[Rederived, Path | None]:
+        run_id, config = await find_run(log, run)
+        new = _rewards(rewards, config)
+        asked = config.model_copy(update={"rewards": new})
+        allowed = place.allowed_code(run_id, allow_code, asked, config)
+        name = label or (Path(rewards).stem if isinstance(rewards, str | Path) else "rederived")
+        directory = None if dry_run else set_directory(place.data.what_if(run_id), name)
+        stored = open_set(directory, replace=replace or label is None)
+        with confined(allowed), stored as out:
+            return await rederive(log, run_id, config, new, out, on_progress), directory
 
-    return wait_for(shape())
+    return place.ask_history(shape)
 
 
 def _rewards(given: Path | str | Mapping[str, object], config: RunConfig) -> RewardConfig:

@@ -13,8 +13,6 @@ from unstable_stream.plain_text import plain, plain_console
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["Why", "find_why"]
-
 _HOPS: Final = 2
 # From a game it is one hop more to the checkpoints it fed: by steps and updates.
 _HOPS_AHEAD_OF_A_GAME: Final = 3

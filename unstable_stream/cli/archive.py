@@ -1,50 +1,25 @@
 """``unstable-stream archive``: bring the archive up to date with the log, once or for as long as it runs."""
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from unstable_stream.api.place import DEFAULT_DATA_DIR
-from unstable_stream.cli.options import DataOption, LogOption
+from unstable_stream.api.place import Place
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from unstable_stream.api.place import Place
 
-__all__ = ["register"]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("archive", help=_archive.__doc__)(_archive)
-
-
-def _archive(
-    data: DataOption = DEFAULT_DATA_DIR,
-    log: LogOption = "local",
-    rebuild: bool = typer.Option(
-        False, "--rebuild", help="Keep the present archive as archive.duckdb.old and fill a new one."
-    ),
-    compact: bool = typer.Option(
-        False, "--compact", help="Merge the small files of a shared archive, and archive nothing."
-    ),
-    follow: bool = typer.Option(False, "--follow", "-f", help="Go on archiving until Ctrl-C or SIGTERM."),
-    drop: str = typer.Option(
-        "",
-        "--drop",
-        metavar="RUN",
-        help="Take a run that is over out of the archive for good, give its disk space back, and archive "
-        "nothing.",
-    ),
-    yes: bool = typer.Option(False, "--yes", "-y", help="With --drop: do not ask."),
-    idle_days: float = typer.Option(
-        30.0,
-        "--idle-days",
-        min=0.0,
-        help="With --drop: a run that never ended is over after so many days without a record.",
-    ),
+def command(
+    rebuild: bool = False,
+    compact: bool = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f")] = False,
+    drop: Annotated[str, typer.Option(metavar="RUN")] = "",
+    yes: Annotated[bool, typer.Option("--yes", "-y")] = False,
+    idle_days: Annotated[float, typer.Option(min=0.0)] = 30.0,
+    *,
+    place: Place,
 ) -> None:
     """Archive what the log holds and the archive does not. A run does this by itself while it trains.
 
@@ -61,13 +36,20 @@ def _archive(
     later: the directory that unstable-stream export makes is read like a data directory, with --data.
 
     Example: unstable-stream archive --drop RUN
+
+    Args:
+        rebuild: Keep the present archive as archive.duckdb.old and fill a new one.
+        compact: Merge the small files of a shared archive, and archive nothing.
+        follow: Go on archiving until Ctrl-C or SIGTERM.
+        drop: Take a run that is over out of the archive for good, give its disk space back, and archive
+            nothing.
+        yes: With --drop: do not ask.
+        idle_days: With --drop: a run that never ended is over after so many days without a record.
     """
 
     from unstable_stream.api.output import configure_output, plain, plain_console
-    from unstable_stream.api.place import Place
     from unstable_stream.api.serving import archive, compact_archive
 
-    place = Place.at(data, log)
     console = plain_console(stderr=True, highlight=False)
     if sum([rebuild or follow, compact, bool(drop)]) > 1:
         raise typer.BadParameter(

@@ -2,31 +2,22 @@
 
 import typer
 
-from unstable_stream.api.place import DEFAULT_DATA_DIR
-from unstable_stream.cli.options import DataOption, LogOption
-
-__all__ = ["register"]
+from unstable_stream.api.place import Place
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("audit", help=_audit.__doc__)(_audit)
-
-
-def _audit(
-    run: str = typer.Argument(..., help="Run id, or an unambiguous prefix."),
-    data: DataOption = DEFAULT_DATA_DIR,
-    log: LogOption = "local",
-) -> None:
+def command(run: str, *, place: Place) -> None:
     """Prove from the log that a run's games and steps add up; status 1 and what is wrong if they do not.
 
     Works at any time, also while the run goes on or after it was killed.
 
     Example: unstable-stream audit quickstart-2026
+
+    Args:
+        run: Run id, or an unambiguous prefix.
     """
     from unstable_stream.api.run import open_run
 
-    report = open_run(run, data, log).audit()
+    report = open_run(run, place.root, place.log).audit()
     typer.echo(report.table())
     typer.secho(f" {report.verdict}", fg="green" if report.ok else "red")
     for problem in report.problems:

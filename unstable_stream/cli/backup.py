@@ -2,27 +2,23 @@
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from unstable_stream.api.place import DEFAULT_DATA_DIR
 from unstable_stream.cli.options import DataOption
 
-__all__ = ["register"]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("backup", help=_backup.__doc__)(_backup)
-
-
-def _backup(
-    target: Path = typer.Argument(..., metavar="DIR", help="Directory for the copy; it must not exist."),
-    data: DataOption = DEFAULT_DATA_DIR,
+def command(
+    target: Annotated[Path, typer.Argument(metavar="DIR")], data: DataOption = DEFAULT_DATA_DIR
 ) -> None:
     """Copy a data directory while runs write to it. Checkpoints are linked where the disk is the same.
 
     Example: unstable-stream backup /backups/monday --data unstable-data
+
+    Args:
+        target: Directory for the copy; it must not exist.
     """
     from unstable_stream.api.backup import back_up
     from unstable_stream.api.output import plain

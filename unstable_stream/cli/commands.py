@@ -1,52 +1,82 @@
 """The commands, by name: the module of one is imported when it is called, or its own help is asked for.
 
-A new command is a module with ``register(app)`` and a line in :data:`COMMANDS`.
+A new command is a module with a function ``command`` or with ``SUBCOMMANDS``, and a line in :data:`COMMANDS`.
+See :mod:`unstable_stream.cli.options` for how its parameters become options.
 """
 
+import ast
 import importlib
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["COMMANDS", "LazyCommands"]
+COMMANDS: Final = [
+    "quickstart",
+    "train",
+    "plan",
+    "watch",
+    "scale",
+    "fork",
+    "eval",
+    "tournament",
+    "exploitability",
+    "processors",
+    "runs",
+    "games",
+    "ui",
+    "report",
+    "why",
+    "sql",
+    "export",
+    "push",
+    "archive",
+    "backup",
+    "prune",
+    "audit",
+    "collapse",
+    "verify",
+    "rerate",
+    "rederive",
+    "replay",
+    "consume",
+    "track",
+    "topics",
+    "log",
+    "monitor",
+]
+"""The names of the commands, in the order in which ``unstable-stream --help`` lists them."""
 
-COMMANDS: Final[Mapping[str, str]] = {
-    "quickstart": "Train a tiny player on SimpleTak, live, and show how much it learned.",
-    "train": "Train a model by self-play until its updates are done; Ctrl-C stops it, --resume goes on.",
-    "plan": "Show where each process of a run would compute, and its memory; start nothing.",
-    "watch": "Follow a run live: progress, throughput, win rates, ratings.",
-    "scale": "Give a run that is going on more or fewer engines.",
-    "fork": "Start a new run from a checkpoint of another, with other settings.",
-    "eval": "Play a checkpoint or a model against opponents on fixed seeds, and show the results.",
-    "tournament": "Let every player meet every other one on fixed seeds, and show who is strongest.",
-    "exploitability": "Measure exactly how far a policy is from optimal play in a game of OpenSpiel.",
-    "processors": "Shape rewards and rate models of all runs, until SIGTERM or Ctrl-C.",
-    "runs": "List the runs, newest first, with the evaluated win rate of each one's latest checkpoint.",
-    "games": "List games, the latest first; 'games show ID' tells one move by move.",
-    "ui": "Show runs, games and what-ifs as live pages in a browser, until Ctrl-C.",
-    "report": "Write one HTML page about a run: results, curves, ratings and games to read.",
-    "why": "Walk from a gradient step back to games, tokens, adapters and seeds.",
-    "sql": "Query every game, turn, step, rating and update, also while a run trains.",
-    "export": "Write a run to Parquet files, one per table and one of its raw events.",
-    "push": "Write a checkpoint as files that transformers, PEFT and vLLM load, with a model card.",
-    "archive": "Archive what the log holds and the archive does not.",
-    "backup": "Copy a data directory while runs write to it.",
-    "prune": "Forget what the stream processors have saved of runs that are over.",
-    "audit": "Prove from the log that a run's games and steps add up.",
-    "collapse": "Look at a run's updates for signs of a collapse.",
-    "verify": "Recompute a run's steps, ratings and batches from their causes.",
-    "rerate": "Rate a run's games anew and compare with the ratings that were used.",
-    "rederive": "Shape a run's rewards anew and compare them, stage by stage, with those it was trained on.",
-    "replay": "Stream a slice of history in its original order; without a target, as JSON lines.",
-    "consume": "Run a plug-in consumer: all history first, then every event as it comes, until Ctrl-C.",
-    "track": "Give the metrics of a run, live or finished, to TensorBoard, Weights & Biases or a file.",
-    "topics": "List the topics: key, partitions, retention, events, and how many records they hold here.",
-    "log": "Read the event log.",
-    "monitor": "Serve Prometheus metrics of a log: lag, throughput, dead letters, learner updates, services.",
-}
-"""Name to what ``unstable-stream --help`` says of it: the beginning of its own help."""
+
+def summary(name: str) -> str:
+    """Return the first sentence of a command's help, or of its module's; the module is not imported."""
+    tree = ast.parse((Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8"))
+    own = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "command")
+    doc = ast.get_docstring(next(own, tree)) or ""
+    return re.split(r"(?<=\.)\s", " ".join(doc.split()), maxsplit=1)[0]
+
+
+def add_command(app: typer.Typer, name: str) -> None:
+    """Import a command and add it, with its subcommands."""
+    from unstable_stream.cli.options import with_options  # the list of commands needs none
+
+    module = importlib.import_module(f"unstable_stream.cli.{name}")
+    own = getattr(module, "command", None)
+    subcommands: Mapping[str, Callable[..., None]] = getattr(module, "SUBCOMMANDS", {})
+    if own is not None and not subcommands:
+        app.command(name)(with_options(own))
+        return
+    group = typer.Typer(invoke_without_command=own is not None, no_args_is_help=own is None)
+    if own is None:
+        group.info.help = summary(name)
+    else:
+        group.callback()(with_options(own))
+    for subcommand, function in subcommands.items():
+        group.command(subcommand)(with_options(function))
+    app.add_typer(group, name=name)
 
 
 class LazyCommands(TyperGroup):
@@ -59,16 +89,16 @@ class LazyCommands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names in the order of :data:`COMMANDS`."""
-        return list(COMMANDS)
+        return COMMANDS
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; while the list of all is shown, one that only has a summary."""
         if cmd_name not in COMMANDS:
             return None
         if self._listing:
-            return TyperCommand(cmd_name, help=COMMANDS[cmd_name], rich_markup_mode="rich")
+            return TyperCommand(cmd_name, help=summary(cmd_name), rich_markup_mode="rich")
         app = typer.Typer(rich_markup_mode="rich")
-        importlib.import_module(f"unstable_stream.cli.{cmd_name}").register(app)
+        add_command(app, cmd_name)
         group = typer.main.get_group(app)
         return group.get_command(ctx, cmd_name)
 

@@ -2,52 +2,43 @@
 
 import sys
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from unstable_stream.api.place import DEFAULT_DATA_DIR
+from unstable_stream.api.place import Place
 from unstable_stream.cli.moments import parse_moment
-from unstable_stream.cli.options import DataOption, LogOption
 from unstable_stream.cli.repeating import every
 
 if TYPE_CHECKING:
     from unstable_stream.api.serving import Start
 
-__all__ = ["register"]
-
 _SHOW_EVERY_S: Final = 0.5
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("consume", help=_consume.__doc__)(_consume)
-
-
-def _consume(
-    plugin: str | None = typer.Argument(None, help="module:name, path/to/file.py:name, or a name of --list."),
-    start: str = typer.Option(
-        "beginning",
-        "--from",
-        metavar="WHERE",
-        help="Where to begin if it has never run: beginning, end, or a time such as 2026-01-31T12:00 (UTC).",
-    ),
-    run: str | None = typer.Option(
-        None, "--run", help="Only this run (id or prefix), in a group of its own."
-    ),
-    until_end: bool = typer.Option(False, "--until-end", help="Handle what is there now, then exit."),
-    reset: bool = typer.Option(False, "--reset", help="Forget where it was and its state; begin at --from."),
-    list_all: bool = typer.Option(
-        False, "--list", help="List the plug-ins that installed packages announce."
-    ),
-    log: LogOption = "local",
-    data: DataOption = DEFAULT_DATA_DIR,
+def command(
+    plugin: Annotated[str | None, typer.Argument()] = None,
+    start: Annotated[str, typer.Option("--from", metavar="WHERE")] = "beginning",
+    run: str | None = None,
+    until_end: bool = False,
+    reset: bool = False,
+    list_all: Annotated[bool, typer.Option("--list")] = False,
+    *,
+    place: Place,
 ) -> None:
     """Run a plug-in consumer: all history first, then every event as it comes, until Ctrl-C.
 
     It goes on where it was when it was stopped or killed. See docs/consumers.md.
 
     Example: unstable-stream consume examples/consumers/language_drift.py:repetition --until-end
+
+    Args:
+        plugin: module:name, path/to/file.py:name, or a name of --list.
+        start: Where to begin if it has never run: beginning, end, or a time such as 2026-01-31T12:00 (UTC).
+        run: Only this run (id or prefix), in a group of its own.
+        until_end: Handle what is there now, then exit.
+        reset: Forget where it was and its state; begin at --from.
+        list_all: List the plug-ins that installed packages announce.
     """
     from unstable_stream.errors import ConfigError
 
@@ -65,7 +56,6 @@ def _consume(
     else:
         begin = parse_moment(start, "--from")
     from unstable_stream.api.output import configure_output, plain_console
-    from unstable_stream.api.place import Place
     from unstable_stream.api.serving import PluginCounters, consume, load_plugin
 
     configure_output("consumer")
@@ -80,15 +70,7 @@ def _consume(
 
     console = plain_console(stderr=True, highlight=False)
     with console.status(loaded.name) as status, every(_SHOW_EVERY_S, show):
-        consume(
-            Place.at(data, log),
-            loaded,
-            start=begin,
-            run=run,
-            until_end=until_end,
-            reset=reset,
-            counters=counted,
-        )
+        consume(place, loaded, start=begin, run=run, until_end=until_end, reset=reset, counters=counted)
     print(
         f"{loaded.name}: {counted.handled:,} events, {counted.emitted:,} metrics, "
         f"{counted.rejected:,} set aside",

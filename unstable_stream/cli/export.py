@@ -1,35 +1,19 @@
 """``unstable-stream export``: take a run along as Parquet files."""
 
-from typing import cast
+from typing import Annotated, cast
 
 import typer
 
 from unstable_stream.api.place import DEFAULT_DATA_DIR
 from unstable_stream.cli.options import DataOption
 
-__all__ = ["register"]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("export", help=_export.__doc__)(_export)
-
-
-def _export(
-    run: str = typer.Argument(..., help="Run id, or its beginning."),
-    out: str = typer.Option(
-        ..., "--out", "-o", help="Directory for the files; for tables also an address, s3://bucket/name."
-    ),
-    tables: str = typer.Option(
-        "", "--tables", metavar="NAMES", help="Tables or views, comma between; all tables by default."
-    ),
-    batches: str = typer.Option(
-        "",
-        "--batches",
-        metavar="FORMAT",
-        help="Instead of tables, the batch of each update: train_data_step_N.csv, or .parquet.",
-    ),
-    force: bool = typer.Option(False, "--force", help="Replace an export that is there already."),
+def command(
+    run: str,
+    out: Annotated[str, typer.Option("--out", "-o")],
+    tables: Annotated[str, typer.Option(metavar="NAMES")] = "",
+    batches: Annotated[str, typer.Option(metavar="FORMAT")] = "",
+    force: bool = False,
     data: DataOption = DEFAULT_DATA_DIR,
 ) -> None:
     """Write a run to Parquet files, one per table and one of its raw events, with a manifest of row counts.
@@ -41,6 +25,13 @@ def _export(
     Example: unstable-stream export RUN -o curves --tables learning_curve,payoff_matrix
 
     Example: unstable-stream export RUN -o batches --batches csv
+
+    Args:
+        run: Run id, or its beginning.
+        out: Directory for the files; for tables also an address, s3://bucket/name.
+        tables: Tables or views, comma between; all tables by default.
+        batches: Instead of tables, the batch of each update: train_data_step_N.csv, or .parquet.
+        force: Replace an export that is there already.
     """
     from unstable_stream.api.archived import BatchFormat, export_batches, export_run
     from unstable_stream.api.output import plain_console

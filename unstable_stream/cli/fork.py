@@ -1,37 +1,22 @@
 """``unstable-stream fork``: a new run from a point of another's history."""
 
+from typing import Annotated
+
 import typer
 
-from unstable_stream.api.place import DEFAULT_DATA_DIR
-from unstable_stream.cli.options import AllowCodeOption, DataOption, LogOption, SetOption
-
-__all__ = ["register"]
+from unstable_stream.api.place import Place
+from unstable_stream.cli.options import AllowCodeOption, QuietOption, SetOption
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("fork", help=_fork.__doc__)(_fork)
-
-
-def _fork(
-    run: str = typer.Argument(..., help="Run to fork: id, or an unambiguous prefix."),
-    at: int | None = typer.Option(
-        None,
-        "--at",
-        min=0,
-        metavar="UPDATE",
-        help="Fork after this update. Default: the newest checkpoint.",
-    ),
+def command(
+    run: str,
+    at: Annotated[int | None, typer.Option(min=0, metavar="UPDATE")] = None,
     overrides: SetOption = None,
-    dry_run: bool = typer.Option(
-        False,
-        "--dry-run",
-        help="Check everything; print the resolved configuration and where it would compute.",
-    ),
-    quiet: bool = typer.Option(False, "--quiet", "-q", help="No live view."),
-    data: DataOption = DEFAULT_DATA_DIR,
-    log: LogOption = "local",
+    dry_run: bool = False,
+    quiet: QuietOption = False,
     allow_code: AllowCodeOption = None,
+    *,
+    place: Place,
 ) -> None:
     """Start a new run from a checkpoint of another, with other settings.
 
@@ -39,12 +24,16 @@ def _fork(
     earlier checkpoints as opponents.
 
     Example: unstable-stream fork quickstart-2026 --at 10 --set learner.learning_rate=1e-4
+
+    Args:
+        run: Run to fork: id, or an unambiguous prefix.
+        at: Fork after this update. Default: the newest checkpoint.
+        dry_run: Check everything; print the resolved configuration and where it would compute.
     """
-    from unstable_stream.api.place import Place
     from unstable_stream.api.run import fork_run
     from unstable_stream.cli.running import print_dry_run, run_to_end
 
-    forked = fork_run(Place.at(data, log), run, at, {}, overrides or [], allow_code or [])
+    forked = fork_run(place, run, at, {}, overrides or [], allow_code or [])
     if dry_run:
         print_dry_run(forked.config)
         return

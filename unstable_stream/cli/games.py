@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -10,60 +10,32 @@ from unstable_stream.api.game_filter import GameFilter, Result, Sort, Split, Sta
 from unstable_stream.api.output import plain, plain_console
 from unstable_stream.api.place import DEFAULT_DATA_DIR, ArchiveAddress
 from unstable_stream.cli.options import DataOption
-from unstable_stream.cli.query_output import (
-    CsvOption,
-    Format,
-    JsonOption,
-    TableOption,
-    pick_format,
-    print_rows,
-)
-
-__all__ = ["register"]
+from unstable_stream.cli.query_output import Format, print_rows
 
 _SHORT_ID = 8
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = typer.Typer(invoke_without_command=True)
-    group.callback(help=_list.__doc__)(_list)
-    group.command("show", help=_show.__doc__)(_show)
-    app.add_typer(group, name="games")
-
-
-def _list(
+def command(
     context: typer.Context,
-    run: str | None = typer.Option(None, "--run", help="Run id, or its beginning."),
-    split: Split | None = typer.Option(None, "--split", help="Only games of this split."),
-    state: State | None = typer.Option(None, "--state", help="Only games that got so far."),
-    env: str | None = typer.Option(None, "--env", help="Only games of environments with this in the name."),
-    model: str | None = typer.Option(None, "--model", help="Only games this model played in."),
-    opponent: str | None = typer.Option(
-        None, "--opponent", help="Only games in which the --model, or any checkpoint, met this one."
-    ),
-    seat: int | None = typer.Option(
-        None, "--seat", min=0, help="Only games in which the --model, or any checkpoint, had this seat."
-    ),
-    result: Result | None = typer.Option(
-        None, "--result", help="How it ended for the --model, or without one for any checkpoint."
-    ),
-    update: int | None = typer.Option(
-        None, "--update", min=1, help="Only games with a step that this learner update trained on or dropped."
-    ),
-    invalid: bool = typer.Option(False, "--invalid", help="Only games with an invalid move."),
-    truncated: bool = typer.Option(
-        False, "--truncated", help="Only games that were cut short, or with a completion that was."
-    ),
-    min_moves: int | None = typer.Option(None, "--min-moves", min=0, help="Only games of so many moves."),
-    max_moves: int | None = typer.Option(None, "--max-moves", min=0, help="Only games of at most so many."),
-    sort: Sort = typer.Option("latest", "--sort", help="Which come first; tokens: most sampled tokens."),
-    limit: int = typer.Option(20, "--limit", "-n", min=1, help="At most so many, the first by --sort."),
-    browse: bool = typer.Option(False, "--browse", help="Read them one after the other, by key."),
+    run: str | None = None,
+    split: Split | None = None,
+    state: State | None = None,
+    env: str | None = None,
+    model: str | None = None,
+    opponent: str | None = None,
+    seat: Annotated[int | None, typer.Option(min=0)] = None,
+    result: Result | None = None,
+    update: Annotated[int | None, typer.Option(min=1)] = None,
+    invalid: bool = False,
+    truncated: bool = False,
+    min_moves: Annotated[int | None, typer.Option(min=0)] = None,
+    max_moves: Annotated[int | None, typer.Option(min=0)] = None,
+    sort: Sort = "latest",
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1)] = 20,
+    browse: bool = False,
     data: DataOption = DEFAULT_DATA_DIR,
-    as_csv: CsvOption = False,
-    as_json: JsonOption = False,
-    as_table: TableOption = False,
+    *,
+    form: Format,
 ) -> None:
     """List games, the latest first; 'games show ID' tells one move by move.
 
@@ -72,13 +44,30 @@ def _list(
     Example: unstable-stream games --invalid --sort longest --browse
 
     Example: unstable-stream games show 3f2a9c1e
+
+    Args:
+        run: Run id, or its beginning.
+        split: Only games of this split.
+        state: Only games that got so far.
+        env: Only games of environments with this in the name.
+        model: Only games this model played in.
+        opponent: Only games in which the --model, or any checkpoint, met this one.
+        seat: Only games in which the --model, or any checkpoint, had this seat.
+        result: How it ended for the --model, or without one for any checkpoint.
+        update: Only games with a step that this learner update trained on or dropped.
+        invalid: Only games with an invalid move.
+        truncated: Only games that were cut short, or with a completion that was.
+        min_moves: Only games of so many moves.
+        max_moves: Only games of at most so many.
+        sort: Which come first; tokens: most sampled tokens.
+        limit: At most so many, the first by --sort.
+        browse: Read them one after the other, by key.
     """
     if context.invoked_subcommand is not None:
         return
     from unstable_stream.api.games import find_games
     from unstable_stream.api.place import Place
 
-    form = pick_format(as_csv, as_json, as_table)
     archive = Place.at(data).archive
     wanted = {name: value for name, value in context.params.items() if name in GameFilter.__annotations__}
     found = find_games(archive, run=run, **wanted)
@@ -119,18 +108,23 @@ def _narrow_cell(name: str, value: Any) -> Any:
 
 
 def _show(
-    game: str = typer.Argument(..., help="The game's id, or enough of its beginning."),
+    game: str,
     data: DataOption = DEFAULT_DATA_DIR,
-    tokens: bool = typer.Option(
-        False, "--tokens", help="Show each sampled token with its log-probability in nats."
-    ),
-    prompts: bool = typer.Option(False, "--prompts", help="Show what the engine was given, word for word."),
-    pager: bool = typer.Option(False, "--pager", help="Page through it ($PAGER, or less)."),
-    as_json: bool = typer.Option(False, "--json", help="Print the transcript as one JSON object."),
+    tokens: bool = False,
+    prompts: bool = False,
+    pager: bool = False,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
     """Tell one game move by move: what each model saw, wrote and did, its rewards, and how it ended.
 
     Example: unstable-stream games show 3f2a9c1e --tokens
+
+    Args:
+        game: The game's id, or enough of its beginning.
+        tokens: Show each sampled token with its log-probability in nats.
+        prompts: Show what the engine was given, word for word.
+        pager: Page through it ($PAGER, or less).
+        as_json: Print the transcript as one JSON object.
     """
     from unstable_stream.api.games import load_transcript, shown_game
     from unstable_stream.api.place import Place
@@ -181,3 +175,6 @@ def _browse(archive: ArchiveAddress, games: Sequence[str]) -> None:
             place = min(place + 1, len(games) - 1)
         elif key in ("p", "\x7f", "\x1b[D", "\x1b[A"):
             place = max(place - 1, 0)
+
+
+SUBCOMMANDS = {"show": _show}

@@ -1,50 +1,46 @@
-"""``unstable-stream log tail``: read the log as it is written."""
+"""Read the event log."""
 
 import json
 import sys
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unstable_stream.api.output import plain
-from unstable_stream.api.place import DEFAULT_DATA_DIR
-from unstable_stream.cli.options import DataOption, LogOption
+from unstable_stream.api.place import Place
 
 if TYPE_CHECKING:
     from unstable_stream.api.topics import StoredRecord
-
-__all__ = ["register"]
 
 _LONGEST_FIELD = 60
 _LATEST_MS = 253_402_300_799_000  # the end of the year 9999, the last that can be shown
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = typer.Typer(help="Read the event log.", no_args_is_help=True)
-    group.command("tail", help=_tail.__doc__)(_tail)
-    app.add_typer(group, name="log")
-
-
 def _tail(
-    topic: str = typer.Argument(..., help="Topic name; see 'unstable-stream topics'."),
-    lines: int = typer.Option(10, "--lines", "-n", min=0, help="Records to show from the end."),
-    follow: bool = typer.Option(False, "--follow", "-f", help="Go on with new records until Ctrl-C."),
-    run: str | None = typer.Option(None, "--run", help="Only records of this run (id or prefix)."),
-    as_json: bool = typer.Option(False, "--json", help="Whole records, one JSON object a line."),
-    data: DataOption = DEFAULT_DATA_DIR,
-    log: LogOption = "local",
+    topic: str,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0)] = 10,
+    follow: Annotated[bool, typer.Option("--follow", "-f")] = False,
+    run: str | None = None,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+    *,
+    place: Place,
 ) -> None:
     """Show the last records of a topic, one a line.
 
     Example: unstable-stream log tail game-outcomes -n 5 --follow
+
+    Args:
+        topic: Topic name; see 'unstable-stream topics'.
+        lines: Records to show from the end.
+        follow: Go on with new records until Ctrl-C.
+        run: Only records of this run (id or prefix).
+        as_json: Whole records, one JSON object a line.
     """
-    from unstable_stream.api.place import Place
     from unstable_stream.api.topics import record_body, tail
 
     try:
-        for record in tail(Place.at(data, log), topic, lines, follow=follow, run=run):
+        for record in tail(place, topic, lines, follow=follow, run=run):
             body = record_body(record)
             print(json.dumps(_position(record) | body) if as_json else _line(record, body), flush=True)
     except BrokenPipeError:
@@ -68,3 +64,6 @@ def _short(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
     text = plain(" ".join(text.split()))
     return text if len(text) <= _LONGEST_FIELD else text[: _LONGEST_FIELD - 1] + "…"
+
+
+SUBCOMMANDS = {"tail": _tail}

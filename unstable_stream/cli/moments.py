@@ -4,8 +4,6 @@ from datetime import UTC, datetime
 
 from unstable_stream.errors import ConfigError
 
-__all__ = ["parse_moment"]
-
 
 def parse_moment(text: str, option: str) -> int:
     """Return Unix milliseconds of an ISO 8601 date or time, UTC unless it says otherwise.

@@ -2,23 +2,10 @@
 
 from pathlib import Path
 
-import typer
-
 from unstable_stream.cli.options import SetOption
 
-__all__ = ["register"]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("plan", help=_plan.__doc__)(_plan)
-
-
-def _plan(
-    config: Path = typer.Argument(..., help="Configuration, a TOML file."),
-    overrides: SetOption = None,
-    engine: str | None = typer.Option(None, "--engine", help="Inference engine: transformers or vllm."),
-) -> None:
+def command(config: Path, overrides: SetOption = None, engine: str | None = None) -> None:
     """Show where each process of a run would compute, and its memory; start nothing.
 
     It plans for this machine, or for the Ray cluster that the environment variable RAY_ADDRESS names.
@@ -26,6 +13,10 @@ def _plan(
     "start" is what it takes when the model is loaded, "peak" with the longest turns that the settings allow.
 
     Example: unstable-stream plan examples/simpletak.toml --engine vllm
+
+    Args:
+        config: Configuration, a TOML file.
+        engine: Inference engine: transformers or vllm.
     """
     from unstable_stream.api.build import load
     from unstable_stream.cli.running import print_plan

@@ -1,29 +1,18 @@
 """``unstable-stream prune``: forget the saved states of runs that are over."""
 
+from typing import Annotated
+
 import typer
 
-from unstable_stream.api.place import DEFAULT_DATA_DIR
-from unstable_stream.cli.options import DataOption, LogOption
-
-__all__ = ["register"]
+from unstable_stream.api.place import Place
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("prune", help=_prune.__doc__)(_prune)
-
-
-def _prune(
-    run: list[str] = typer.Argument(None, metavar="[RUN]...", help="Runs that are over; by default all."),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Only say what would be forgotten."),
-    idle_days: float = typer.Option(
-        30.0,
-        "--idle-days",
-        min=0.05,
-        help="A run that never ended is over after so many days without a record.",
-    ),
-    data: DataOption = DEFAULT_DATA_DIR,
-    log: LogOption = "local",
+def command(
+    run: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...")] = None,
+    dry_run: bool = False,
+    idle_days: Annotated[float, typer.Option(min=0.05)] = 30.0,
+    *,
+    place: Place,
 ) -> None:
     """Forget what the stream processors have saved of runs that are over; a resumed run is folded again.
 
@@ -31,11 +20,15 @@ def _prune(
     this by itself, seven days after an end, and 30 days after the last record of a run that was killed.
 
     Example: unstable-stream prune --dry-run
+
+    Args:
+        run: Runs that are over; by default all.
+        dry_run: Only say what would be forgotten.
+        idle_days: A run that never ended is over after so many days without a record.
     """
-    from unstable_stream.api.place import Place
     from unstable_stream.api.states import prune_states
 
-    found = prune_states(Place.at(data, log), run or (), dry_run=dry_run, idle_days=idle_days)
+    found = prune_states(place, run or (), dry_run=dry_run, idle_days=idle_days)
     done = "would be forgotten" if dry_run else "forgotten"
     runs = len({each.run_id for each in found})
     typer.echo(f"{sum(len(each.names) for each in found):,} saved states of {runs:,} runs {done}")

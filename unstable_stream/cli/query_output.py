@@ -16,16 +16,6 @@ from unstable_stream.api.output import cell_text, plain, plain_console, write_cs
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = [
-    "CsvOption",
-    "Format",
-    "JsonOption",
-    "TableOption",
-    "pick_format",
-    "print_rows",
-    "take_rows",
-]
-
 _TABLE_ROWS = 1000
 _IN_MEMORY_BYTES = 16 * 1024 * 1024
 _LONGEST_CELL = 200

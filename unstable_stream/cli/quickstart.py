@@ -1,28 +1,27 @@
 """``unstable-stream quickstart``: the whole loop with one command, and a summary of what was learned."""
 
+from typing import Annotated
+
 import typer
 
 from unstable_stream.api.place import DEFAULT_DATA_DIR
-from unstable_stream.cli.options import DataOption, MetricsPortOption, OptionalLogOption, SetOption
+from unstable_stream.cli.options import (
+    DataOption,
+    MetricsPortOption,
+    OptionalLogOption,
+    QuietOption,
+    SetOption,
+)
 
-__all__ = ["register"]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("quickstart", help=_quickstart.__doc__)(_quickstart)
-
-
-def _quickstart(
-    model: str = typer.Option("tiny-player", "--model", help="Base model: directory or Hugging Face id."),
-    updates: int | None = typer.Option(None, "--updates", min=1, help="Learner updates."),
-    seed: int = typer.Option(
-        0, "--seed", help="Seed of the run; the same seed plays the same evaluation games."
-    ),
-    engine: str | None = typer.Option(None, "--engine", help="Inference engine: transformers or vllm."),
+def command(
+    model: str = "tiny-player",
+    updates: Annotated[int | None, typer.Option(min=1)] = None,
+    seed: int = 0,
+    engine: str | None = None,
     overrides: SetOption = None,
-    print_config: bool = typer.Option(False, "--print-config", help="Print the configuration file and exit."),
-    quiet: bool = typer.Option(False, "--quiet", "-q", help="No live view."),
+    print_config: bool = False,
+    quiet: QuietOption = False,
     data: DataOption = DEFAULT_DATA_DIR,
     log: OptionalLogOption = None,
     metrics_port: MetricsPortOption = None,
@@ -30,6 +29,13 @@ def _quickstart(
     """Train a tiny player on SimpleTak, live, and show how much it learned.
 
     Example: unstable-stream quickstart --seed 1
+
+    Args:
+        model: Base model: directory or Hugging Face id.
+        updates: Learner updates.
+        seed: Seed of the run; the same seed plays the same evaluation games.
+        engine: Inference engine: transformers or vllm.
+        print_config: Print the configuration file and exit.
     """
     from unstable_stream.api.quickstart import QUICKSTART, quickstart
     from unstable_stream.cli.running import run_to_end

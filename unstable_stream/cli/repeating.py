@@ -1,10 +1,8 @@
-"""Something done again and again beside a call that blocks."""
+"""Something done or shown beside a call that blocks."""
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-
-__all__ = ["every"]
 
 
 @contextmanager
@@ -23,3 +21,18 @@ def every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+
+
+@contextmanager
+def records_read(*, shown: bool = True) -> Iterator[Callable[[int, int], None]]:
+    """Show on standard error, if it is a terminal, how many records are read; it goes away at the end."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from unstable_stream.api.output import plain_console
+
+    console = plain_console(stderr=True, highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    disable = not shown or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=disable) as bar:
+        task = bar.add_task("records read", total=None)
+        yield lambda read, total: bar.update(task, completed=read, total=total)

@@ -1,17 +1,16 @@
 """``unstable-stream replay``: history again, to standard output, a log, a plug-in or a learner."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from unstable_stream.api.place import DEFAULT_DATA_DIR
+from unstable_stream.api.place import Place
 from unstable_stream.cli.moments import parse_moment
-from unstable_stream.cli.options import DataOption, LogOption, SetOption
-from unstable_stream.cli.repeating import every
+from unstable_stream.cli.options import SetOption
+from unstable_stream.cli.repeating import every, records_read
 from unstable_stream.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,54 +18,45 @@ if TYPE_CHECKING:
 
     from unstable_stream.api.replaying import Replay
 
-__all__ = ["register"]
-
 _SHOW_EVERY_S: Final = 0.5
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("replay", help=_replay.__doc__)(_replay)
-
-
-def _replay(
-    run: str | None = typer.Argument(None, help="Only this run (id or prefix)."),
-    topics: str | None = typer.Option(None, "--topics", metavar="A,B", help="Only these topics."),
-    start: str | None = typer.Option(
-        None, "--from", metavar="TIME", help="First time, e.g. 2026-01-31T12:00 (UTC)."
-    ),
-    end: str | None = typer.Option(None, "--to", metavar="TIME", help="The time after the last."),
-    ranges: list[str] | None = typer.Option(
-        None, "--offsets", metavar="TOPIC[P]@A..B", help="Only from offset A to before B; may be repeated."
-    ),
-    where: list[str] | None = typer.Option(
-        None,
-        "--where",
-        metavar="KEY=VALUE",
-        help="Only events whose field fits: env=…, model=ckpt-*, split=eval, type!=step; may be repeated.",
-    ),
-    speed: str = typer.Option("max", "--speed", help="'max', or times as fast as it happened: 1, 10, 0.5."),
-    into_log: str | None = typer.Option(
-        None, "--into-log", metavar="LOG", help="Copy to kafka://HOST:PORT, a .sqlite file or a directory."
-    ),
-    consumer: str | None = typer.Option(
-        None, "--consumer", metavar="PLUGIN", help="Give it to a plug-in; print its metrics as JSON lines."
-    ),
-    learner: Path | None = typer.Option(
-        None, "--learner", metavar="TOML", help="Train a new run on RUN's steps; what differs in its config."
-    ),
+def command(
+    run: Annotated[str | None, typer.Argument()] = None,
+    topics: Annotated[str | None, typer.Option(metavar="A,B")] = None,
+    start: Annotated[str | None, typer.Option("--from", metavar="TIME")] = None,
+    end: Annotated[str | None, typer.Option("--to", metavar="TIME")] = None,
+    ranges: Annotated[list[str] | None, typer.Option("--offsets", metavar="TOPIC[P]@A..B")] = None,
+    where: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE")] = None,
+    speed: str = "max",
+    into_log: Annotated[str | None, typer.Option(metavar="LOG")] = None,
+    consumer: Annotated[str | None, typer.Option(metavar="PLUGIN")] = None,
+    learner: Annotated[Path | None, typer.Option(metavar="TOML")] = None,
     overrides: SetOption = None,
-    epochs: int = typer.Option(1, "--epochs", min=1, help="With --learner: times to go through the steps."),
-    source: str = typer.Option("log", "--source", help="'log' or 'archive'."),
-    log_id: str | None = typer.Option(
-        None, "--log-id", help="Whose records, if the archive holds several logs."
-    ),
-    log: LogOption = "local",
-    data: DataOption = DEFAULT_DATA_DIR,
+    epochs: Annotated[int, typer.Option(min=1)] = 1,
+    source: str = "log",
+    log_id: str | None = None,
+    *,
+    place: Place,
 ) -> None:
     """Stream a slice of history in its original order; without a target, as JSON lines.
 
     Example: unstable-stream replay quickstart-2026 --topics game-outcomes --where split=eval --speed 10
+
+    Args:
+        run: Only this run (id or prefix).
+        topics: Only these topics.
+        start: First time, e.g. 2026-01-31T12:00 (UTC).
+        end: The time after the last.
+        ranges: Only from offset A to before B; may be repeated.
+        where: Only events whose field fits: env=…, model=ckpt-*, split=eval, type!=step; may be repeated.
+        speed: 'max', or times as fast as it happened: 1, 10, 0.5.
+        into_log: Copy to kafka://HOST:PORT, a .sqlite file or a directory.
+        consumer: Give it to a plug-in; print its metrics as JSON lines.
+        learner: Train a new run on RUN's steps; what differs in its config.
+        epochs: With --learner: times to go through the steps.
+        source: 'log' or 'archive'.
+        log_id: Whose records, if the archive holds several logs.
     """
     given = {"--into-log": into_log, "--consumer": consumer, "--learner": learner}
     targets = [name for name, value in given.items() if value]
@@ -76,11 +66,11 @@ def _replay(
         raise ConfigError(f"--source {source!r}: expected log or archive")
     if learner is None and (overrides or epochs != 1):
         raise ConfigError("--set and --epochs go with --learner")
-    from unstable_stream.api.place import Place
     from unstable_stream.api.replaying import Replay
 
-    place = Place.at(data, log)
-    with _progress(shown=learner is None and (into_log is not None or not sys.stdout.isatty())) as progress:
+    with records_read(
+        shown=learner is None and (into_log is not None or not sys.stdout.isatty())
+    ) as progress:
         replayed = Replay(
             place,
             run,
@@ -124,19 +114,6 @@ def _speed(text: str) -> float | None:
 def _write(lines: bytes) -> None:
     sys.stdout.buffer.write(lines)
     sys.stdout.buffer.flush()
-
-
-@contextmanager
-def _progress(*, shown: bool) -> "Iterator[Callable[[int, int], None]]":
-    """Show on standard error, if it is a terminal, how many records are read; it goes away at the end."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = _console()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    disable = not shown or not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=disable) as bar:
-        task = bar.add_task("records read", total=None)
-        yield lambda read, total: bar.update(task, completed=read, total=total)
 
 
 def _console() -> "Console":

@@ -1,32 +1,20 @@
 """``unstable-stream report``: a run, or several, as one page to look at and send around."""
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from unstable_stream.api.place import DEFAULT_DATA_DIR
 from unstable_stream.cli.options import DataOption
 
-__all__ = ["register"]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("report", help=_report.__doc__)(_report)
-
-
-def _report(
-    runs: list[str] | None = typer.Argument(
-        None, metavar="[RUN]...", help="Run ids, beginnings of them, or names; none: the newest run."
-    ),
-    output: Path = typer.Option(Path("report.html"), "--output", "-o", help="The HTML file to write."),
+def command(
+    runs: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o")] = Path("report.html"),
     data: DataOption = DEFAULT_DATA_DIR,
-    samples: int = typer.Option(6, "--samples", min=0, help="Most games to show of each run."),
-    tokenizer: str | None = typer.Option(
-        None,
-        "--tokenizer",
-        help="Directory of the model's tokenizer, to show tokens as text; by default where the run found it.",
-    ),
+    samples: Annotated[int, typer.Option(min=0)] = 6,
+    tokenizer: str | None = None,
 ) -> None:
     """Write one HTML page about a run: results, curves, ratings and games to read; opens without a network.
 
@@ -35,6 +23,13 @@ def _report(
     Example: unstable-stream report quickstart -o report.html
 
     Example: unstable-stream report RUN OTHER_RUN -o comparison.html
+
+    Args:
+        runs: Run ids, beginnings of them, or names; none: the newest run.
+        output: The HTML file to write.
+        samples: Most games to show of each run.
+        tokenizer: Directory of the model's tokenizer, to show tokens as text; by default where the run found
+            it.
     """
     from unstable_stream.api.archived import find_runs, write_report
     from unstable_stream.api.output import plain_console

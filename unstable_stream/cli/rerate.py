@@ -1,62 +1,36 @@
 """``unstable-stream rerate``: ratings as they would be under other parameters, or by another system."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from unstable_stream.api.place import DEFAULT_DATA_DIR
-from unstable_stream.cli.options import DataOption, LogOption
-from unstable_stream.cli.query_output import (
-    CsvOption,
-    Format,
-    JsonOption,
-    TableOption,
-    pick_format,
-    print_rows,
-)
+from unstable_stream.api.place import Place
+from unstable_stream.cli.query_output import Format, print_rows
 
 if TYPE_CHECKING:
     from unstable_stream.api.what_if import Rerated
 
-__all__ = ["register"]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("rerate", help=_rerate.__doc__)(_rerate)
-
-
-def _rerate(
-    run: str = typer.Argument(..., help="Run id, or an unambiguous prefix."),
-    system: str = typer.Option(
-        "trueskill", "--system", help="How to rate: trueskill, elo, openskill, or an extension."
-    ),
-    mu: float | None = typer.Option(None, "--mu", help="Where a model never seen starts."),
-    sigma: float | None = typer.Option(None, "--sigma", help="Its uncertainty."),
-    beta: float | None = typer.Option(None, "--beta", help="How much one game says nothing about skill."),
-    tau: float | None = typer.Option(None, "--tau", help="How much skill drifts between games."),
-    draw_probability: float | None = typer.Option(
-        None, "--draw-probability", help="Of equal players, in every environment. Default: the run's."
-    ),
-    inherited_sigma: float | None = typer.Option(
-        None, "--inherited-sigma", help="Uncertainty added when a checkpoint follows its parent."
-    ),
-    k: float | None = typer.Option(None, "--k", help="Elo: the most a game can move a rating."),
-    per_env: bool = typer.Option(False, "--per-env", help="Only within each environment."),
-    overall: bool = typer.Option(False, "--overall", help="Only over all environments together."),
-    label: str | None = typer.Option(
-        None, "--label", help="Name of the new set. Default: the system and the options given."
-    ),
-    replace: bool = typer.Option(False, "--replace", help="Replace the set of that --label."),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Store nothing, only compare."),
-    source: Literal["archive", "log"] | None = typer.Option(
-        None, "--from", help="Where to read outcomes. Default: the archive if there is one."
-    ),
-    data: DataOption = DEFAULT_DATA_DIR,
-    log: LogOption = "local",
-    as_csv: CsvOption = False,
-    as_json: JsonOption = False,
-    as_table: TableOption = False,
+def command(
+    context: typer.Context,
+    run: str,
+    system: str = "trueskill",
+    mu: float | None = None,
+    sigma: float | None = None,
+    beta: float | None = None,
+    tau: float | None = None,
+    draw_probability: float | None = None,
+    inherited_sigma: float | None = None,
+    k: float | None = None,
+    per_env: bool = False,
+    overall: bool = False,
+    label: str | None = None,
+    replace: bool = False,
+    dry_run: bool = False,
+    source: Annotated[Literal["archive", "log"] | None, typer.Option("--from")] = None,
+    *,
+    place: Place,
+    form: Format,
 ) -> None:
     """Rate a run's games anew and compare with the ratings that were used.
 
@@ -64,23 +38,30 @@ def _rerate(
     and in the end, are stored as Parquet in the data directory, under what-if/RUN/LABEL.
 
     Example: unstable-stream rerate quickstart-2026 --system elo --k 16
-    """
-    from unstable_stream.api.place import Place
-    from unstable_stream.api.what_if import rerate_run
 
-    form = pick_format(as_csv, as_json, as_table)
-    given = {
-        "mu": mu,
-        "sigma": sigma,
-        "beta": beta,
-        "tau": tau,
-        "draw_probability": draw_probability,
-        "inherited_sigma": inherited_sigma,
-        "k": k,
-    }
-    settings = {name: value for name, value in given.items() if value is not None}
+    Args:
+        run: Run id, or an unambiguous prefix.
+        system: How to rate: trueskill, elo, openskill, or an extension.
+        mu: Where a model never seen starts.
+        sigma: Its uncertainty.
+        beta: How much one game says nothing about skill.
+        tau: How much skill drifts between games.
+        draw_probability: Of equal players, in every environment. Default: the run's.
+        inherited_sigma: Uncertainty added when a checkpoint follows its parent.
+        k: Elo: the most a game can move a rating.
+        per_env: Only within each environment.
+        overall: Only over all environments together.
+        label: Name of the new set. Default: the system and the options given.
+        replace: Replace the set of that --label.
+        dry_run: Store nothing, only compare.
+        source: Where to read outcomes. Default: the archive if there is one.
+    """
+    from unstable_stream.api.what_if import SYSTEMS, rerate_run
+
+    known = {name for names in SYSTEMS.values() for name in names}
+    settings = {name: value for name, value in context.params.items() if name in known and value is not None}
     done, directory = rerate_run(
-        Place.at(data, log),
+        place,
         run,
         system=system,
         settings=settings,

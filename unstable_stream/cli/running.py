@@ -4,18 +4,18 @@ import contextlib
 import logging
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import typer
 
 from unstable_stream.api.output import configure_output, plain, plain_console
+from unstable_stream.cli.options import environment
 
 if TYPE_CHECKING:
     from unstable_stream.api.build import RunConfig
+    from unstable_stream.api.evaluation import EvaluationOptions
     from unstable_stream.api.planning import RunPlan
     from unstable_stream.api.run import Run
-
-__all__ = ["print_dry_run", "print_plan", "print_summary", "run_to_end"]
 
 _PIPED_WIDTH: Final = 120
 
@@ -97,3 +97,13 @@ def print_plan(plan: "RunPlan", *, to_error: bool = False) -> None:
     typer.echo(plan.table(), err=to_error)
     for warning in plan.warnings:
         typer.secho(warning, fg="yellow", err=True)
+
+
+def evaluation_options(context: typer.Context) -> "EvaluationOptions":
+    """Return the options that eval and tournament share, from a command's parameters of the same names."""
+    from unstable_stream.api.evaluation import EvaluationOptions
+
+    given: dict[str, Any] = {name: context.params[name] for name in EvaluationOptions.__annotations__}
+    given["envs"] = [environment(env) for env in given["envs"] or ()] or None
+    given |= {name: given[name] or [] for name in ("overrides", "allow_code")}
+    return cast("EvaluationOptions", given)

@@ -6,23 +6,15 @@ import typer
 
 from unstable_stream.api.place import DEFAULT_DATA_DIR
 from unstable_stream.cli.options import DataOption, OptionalLogOption
-from unstable_stream.cli.query_output import CsvOption, JsonOption, TableOption, pick_format, print_rows
-
-__all__ = ["register"]
+from unstable_stream.cli.query_output import Format, print_rows
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("runs", help=_runs.__doc__)(_runs)
-
-
-def _runs(
+def command(
     context: typer.Context,
     data: DataOption = DEFAULT_DATA_DIR,
     log: OptionalLogOption = None,
-    as_csv: CsvOption = False,
-    as_json: JsonOption = False,
-    as_table: TableOption = False,
+    *,
+    form: Format,
 ) -> None:
     """List the runs, newest first, with the evaluated win rate of each one's latest checkpoint.
 
@@ -35,7 +27,6 @@ def _runs(
     from unstable_stream.api.build import list_runs, runs_overview
     from unstable_stream.api.place import Place
 
-    form = pick_format(as_csv, as_json, as_table)
     source = context.get_parameter_source("log")
     asked_for = source is not None and source.name == "COMMANDLINE"
     place = Place.at(data, log)

@@ -2,32 +2,25 @@
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from unstable_stream.api.place import DEFAULT_DATA_DIR
 from unstable_stream.cli.options import DataOption
-from unstable_stream.cli.query_output import CsvOption, JsonOption, TableOption, pick_format, take_rows
-
-__all__ = ["register"]
+from unstable_stream.cli.query_output import Format, take_rows
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("sql", help=_sql.__doc__)(_sql)
-
-
-def _sql(
-    statement: str | None = typer.Argument(None, metavar="SQL", help="The query; '-' reads it from stdin."),
+def command(
+    statement: Annotated[str | None, typer.Argument(metavar="SQL")] = None,
     data: DataOption = DEFAULT_DATA_DIR,
-    file: Path | None = typer.Option(None, "--file", "-f", help="Read the query from a file."),
-    as_csv: CsvOption = False,
-    as_json: JsonOption = False,
-    as_table: TableOption = False,
-    tables: bool = typer.Option(False, "--tables", help="List tables and views with their columns."),
-    examples: bool = typer.Option(False, "--examples", help="Print useful queries."),
-    write: bool = typer.Option(False, "--write", help="Allow changes to the archive."),
-    files: bool = typer.Option(False, "--files", help="Let the query read and write other files."),
+    file: Annotated[Path | None, typer.Option("--file", "-f")] = None,
+    tables: bool = False,
+    examples: bool = False,
+    write: bool = False,
+    files: bool = False,
+    *,
+    form: Format,
 ) -> None:
     """Query every game, turn, step, rating and update, also while a run trains. Without a query, list tables.
 
@@ -36,6 +29,14 @@ def _sql(
     Example: unstable-stream sql --file question.sql --csv > answer.csv
 
     Example: unstable-stream sql --files "COPY (FROM turns) TO 'turns.parquet'"
+
+    Args:
+        statement: The query; '-' reads it from stdin.
+        file: Read the query from a file.
+        tables: List tables and views with their columns.
+        examples: Print useful queries.
+        write: Allow changes to the archive.
+        files: Let the query read and write other files.
     """
     if tables or (statement is None and file is None and not examples):
         _print_relations()
@@ -45,7 +46,6 @@ def _sql(
         from unstable_stream.api.archived import stream
         from unstable_stream.api.place import Place
 
-        form = pick_format(as_csv, as_json, as_table)
         with stream(Place.at(data).archive, _statement(statement, file), write=write, files=files) as result:
             print_them = take_rows(result.columns, result.rows, form)
         if result.missing:

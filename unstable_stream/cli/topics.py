@@ -1,30 +1,22 @@
 """``unstable-stream topics``: what is on the log, as declared and as it is, and how far its readers are."""
 
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
-from unstable_stream.api.place import DEFAULT_DATA_DIR
-from unstable_stream.cli import topics_lag
-from unstable_stream.cli.options import DataOption, LogOption
+from unstable_stream.api.place import Place
+from unstable_stream.cli.query_output import Format, print_rows
 
-__all__ = ["register"]
+if TYPE_CHECKING:
+    from unstable_stream.api.topics import Lag
 
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    group = typer.Typer(invoke_without_command=True)
-    group.callback(help=_list.__doc__)(_list)
-    group.command("list", help=_list.__doc__)(_list)
-    group.command("describe", help=_describe.__doc__)(_describe)
-    group.command("create", help=_create.__doc__)(_create)
-    group.command("check", help=_check.__doc__)(_check)
-    topics_lag.register(group)
-    group.command("trim", help=_trim.__doc__)(_trim)
-    group.command("strimzi", help=_strimzi.__doc__)(_strimzi)
-    group.command("asyncapi", help=_asyncapi.__doc__)(_asyncapi)
-    app.add_typer(group, name="topics")
+_LAG_COLUMNS = ("group", "topic", "committed", "end", "lag")
+_LAG_EVERY_S = 2.0
 
 
-def _list(context: typer.Context, data: DataOption = DEFAULT_DATA_DIR, log: LogOption = "local") -> None:
+def command(context: typer.Context, *, place: Place) -> None:
     """List the topics: key, partitions, retention, events, and how many records they hold here.
 
     Example: unstable-stream topics list
@@ -36,14 +28,13 @@ def _list(context: typer.Context, data: DataOption = DEFAULT_DATA_DIR, log: LogO
     from rich.table import Table
 
     from unstable_stream.api.output import plain_console
-    from unstable_stream.api.place import Place
     from unstable_stream.api.topics import declared_topics, kept, record_counts
 
-    counts = record_counts(Place.at(data, log))
+    counts = record_counts(place)
     table = Table(box=None, header_style="bold")
     for column in ("topic", "key", "partitions", "kept", "events"):
         table.add_column(column, overflow="fold", no_wrap=column in ("topic", "partitions"))
-    table.add_column("records" if log == "local" else "offsets", justify="right")
+    table.add_column("records" if place.log == "local" else "offsets", justify="right")
     for spec in declared_topics().values():
         count = counts.get(spec.name) if counts is not None else None
         table.add_row(
@@ -57,23 +48,21 @@ def _list(context: typer.Context, data: DataOption = DEFAULT_DATA_DIR, log: LogO
     plain_console().print(table)
 
 
-def _describe(
-    name: str = typer.Argument(..., metavar="TOPIC", help="Name of the topic."),
-    data: DataOption = DEFAULT_DATA_DIR,
-    log: LogOption = "local",
-) -> None:
+def _describe(name: Annotated[str, typer.Argument(metavar="TOPIC")], *, place: Place) -> None:
     """Show one topic in full: settings declared and in force, who writes and reads it, fields of its events.
 
     Example: unstable-stream topics describe trajectories
+
+    Args:
+        name: Name of the topic.
     """
     from rich.table import Table
 
     from unstable_stream.api.output import plain_console
-    from unstable_stream.api.place import Place
     from unstable_stream.api.topics import declared_topic, event_fields, show_setting, topic_settings
 
     spec = declared_topic(name)
-    settings = topic_settings(Place.at(data, log))
+    settings = topic_settings(place)
     actual = None if settings is None else settings.get(name)
     console = plain_console()
     console.print(f"[bold]{spec.name}[/]: {spec.description}")
@@ -91,21 +80,16 @@ def _describe(
         console.print(f"\n[bold]{event}[/]: {', '.join(event_fields(event))}")
 
 
-def _create(
-    alter: bool = typer.Option(
-        False, "--alter", help="Also give existing topics their declared clean-up, retention and size limit."
-    ),
-    data: DataOption = DEFAULT_DATA_DIR,
-    log: LogOption = "local",
-) -> None:
+def _create(alter: bool = False, *, place: Place) -> None:
     """Create the topics that are missing. A run does this by itself.
 
     Example: unstable-stream topics create --alter --log kafka://127.0.0.1:9092
+
+    Args:
+        alter: Also give existing topics their declared clean-up, retention and size limit.
     """
-    from unstable_stream.api.place import Place
     from unstable_stream.api.topics import create_topics
 
-    place = Place.at(data, log)
     done = create_topics(place, alter=alter)
     typer.echo(f"created: {', '.join(done.created) or 'none, all were there'}")
     if alter:
@@ -118,15 +102,13 @@ def _create(
         )
 
 
-def _check(data: DataOption = DEFAULT_DATA_DIR, log: LogOption = "local") -> None:
+def _check(*, place: Place) -> None:
     """Compare the log's topics with their declaration; status 1 and what to do if they differ.
 
     Example: unstable-stream topics check --log kafka://127.0.0.1:9092
     """
-    from unstable_stream.api.place import Place
     from unstable_stream.api.topics import declared_topics, remedy, topic_drifts
 
-    place = Place.at(data, log)
     drift = topic_drifts(place)
     for each in drift:
         typer.echo(f"{each}\n    {remedy(place, each)}")
@@ -135,28 +117,77 @@ def _check(data: DataOption = DEFAULT_DATA_DIR, log: LogOption = "local") -> Non
     typer.echo(f"{len(declared_topics())} topics are as declared")
 
 
+def _lag(
+    wanted: Annotated[str | None, typer.Option("--group")] = None,
+    partitions: bool = False,
+    everyone: Annotated[bool, typer.Option("--all")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w")] = False,
+    *,
+    place: Place,
+    form: Format,
+) -> None:
+    """Show how far each consumer group is behind, by topic: what it has committed against what is there.
+
+    Positions are offsets, the lag is in records: exact near the end, on Kafka a little high further behind.
+
+    Example: unstable-stream topics lag --log kafka://127.0.0.1:9092 --watch
+
+    Args:
+        wanted: Only groups with this in the name.
+        partitions: A row for each partition.
+        everyone: Also the groups of finished runs, which read no more.
+        watch: Measure again every two seconds until Ctrl-C.
+    """
+    from unstable_stream.api.topics import lags
+
+    columns = (*_LAG_COLUMNS[:2], "partition", *_LAG_COLUMNS[2:]) if partitions else _LAG_COLUMNS
+    measured = lags(place, group=wanted, everyone=everyone, every_s=_LAG_EVERY_S if watch else None)
+    try:
+        for found in measured:
+            rows = _rows(found, partitions)
+            if watch and form is Format.JSON:
+                print(json.dumps([dict(zip(columns, row, strict=True)) for row in rows]), flush=True)
+                continue
+            if watch and form is Format.TABLE:
+                _clear()
+            print_rows(columns, rows, form)
+    except KeyboardInterrupt:
+        return
+
+
+def _clear() -> None:
+    from unstable_stream.api.output import plain_console
+
+    plain_console().clear()
+
+
+def _rows(found: Sequence["Lag"], partitions: bool) -> list[tuple[object, ...]]:
+    if partitions:
+        return [(each.group, *each.at, each.committed, each.end, each.lag) for each in found]
+    sums: dict[tuple[str, str], list[int]] = {}
+    for each in found:
+        row = sums.setdefault((each.group, each.at.topic), [0, 0, 0])
+        for column, value in enumerate((each.committed or 0, each.end, each.lag)):
+            row[column] += value
+    return [(*names, *numbers) for names, numbers in sums.items()]
+
+
 def _trim(
-    dry_run: bool = typer.Option(False, "--dry-run", help="Only say what would be deleted."),
-    ignore_group: list[str] = typer.Option(
-        [],
-        "--ignore-group",
-        help="A consumer group that is needed no more and holds back nothing; repeatable.",
-    ),
-    shrink: bool = typer.Option(
-        False, "--shrink", help="Also make the file smaller; nothing else may use the log meanwhile."
-    ),
-    data: DataOption = DEFAULT_DATA_DIR,
-    log: LogOption = "local",
+    dry_run: bool = False, ignore_group: list[str] | None = None, shrink: bool = False, *, place: Place
 ) -> None:
     """Delete the expired records of the local log that are archived and read. A run does this by itself.
 
     Example: unstable-stream topics trim --dry-run
+
+    Args:
+        dry_run: Only say what would be deleted.
+        ignore_group: A consumer group that is needed no more and holds back nothing; repeatable.
+        shrink: Also make the file smaller; nothing else may use the log meanwhile.
     """
     from unstable_stream.api.output import plain
-    from unstable_stream.api.place import Place
     from unstable_stream.api.topics import trim
 
-    expired = trim(Place.at(data, log), ignored_groups=ignore_group, shrink=shrink, dry_run=dry_run)
+    expired = trim(place, ignored_groups=ignore_group or (), shrink=shrink, dry_run=dry_run)
     for each in expired:
         if each.records:
             done = "would be deleted" if dry_run else "deleted"
@@ -173,14 +204,20 @@ def _trim(
 
 
 def _strimzi(
-    cluster: str = typer.Option(..., "--cluster", help="Name of the Strimzi Kafka cluster."),
-    replicas: int = typer.Option(3, "--replicas", min=1, help="Copies of each partition."),
-    namespace: str | None = typer.Option(None, "--namespace", help="Kubernetes namespace of the cluster."),
-    api_version: str = typer.Option("v1", "--api-version", help="v1, or v1beta2 before Strimzi 0.49."),
+    cluster: Annotated[str, typer.Option()],
+    replicas: Annotated[int, typer.Option(min=1)] = 3,
+    namespace: str | None = None,
+    api_version: str = "v1",
 ) -> None:
     """Print Kubernetes KafkaTopic manifests, for clusters whose topics belong to Strimzi's operator.
 
     Example: unstable-stream topics strimzi --cluster my-cluster | kubectl apply -f -
+
+    Args:
+        cluster: Name of the Strimzi Kafka cluster.
+        replicas: Copies of each partition.
+        namespace: Kubernetes namespace of the cluster.
+        api_version: v1, or v1beta2 before Strimzi 0.49.
     """
     from unstable_stream.api.topics import strimzi
 
@@ -196,3 +233,15 @@ def _asyncapi() -> None:
     from unstable_stream.api.topics import asyncapi
 
     typer.echo(asyncapi(), nl=False)
+
+
+SUBCOMMANDS = {
+    "list": command,
+    "describe": _describe,
+    "create": _create,
+    "check": _check,
+    "lag": _lag,
+    "trim": _trim,
+    "strimzi": _strimzi,
+    "asyncapi": _asyncapi,
+}

@@ -1,6 +1,7 @@
 """``unstable-stream train``: run a configuration from a TOML file."""
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -10,28 +11,18 @@ from unstable_stream.cli.options import (
     DataOption,
     MetricsPortOption,
     OptionalLogOption,
+    QuietOption,
     SetOption,
 )
 
-__all__ = ["register"]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("train", help=_train.__doc__)(_train)
-
-
-def _train(
-    config: Path | None = typer.Argument(None, help="Configuration, a TOML file."),
+def command(
+    config: Annotated[Path | None, typer.Argument()] = None,
     overrides: SetOption = None,
-    engine: str | None = typer.Option(None, "--engine", help="Inference engine: transformers or vllm."),
-    resume: str | None = typer.Option(None, "--resume", metavar="RUN", help="Go on with a stopped run."),
-    dry_run: bool = typer.Option(
-        False,
-        "--dry-run",
-        help="Check everything; print the resolved configuration and where it would compute.",
-    ),
-    quiet: bool = typer.Option(False, "--quiet", "-q", help="No live view."),
+    engine: str | None = None,
+    resume: Annotated[str | None, typer.Option(metavar="RUN")] = None,
+    dry_run: bool = False,
+    quiet: QuietOption = False,
     data: DataOption = DEFAULT_DATA_DIR,
     log: OptionalLogOption = None,
     metrics_port: MetricsPortOption = None,
@@ -40,6 +31,12 @@ def _train(
     """Train a model by self-play until its updates are done; Ctrl-C stops it, --resume goes on.
 
     Example: unstable-stream train examples/simpletak.toml --set learner.iterations=50
+
+    Args:
+        config: Configuration, a TOML file.
+        engine: Inference engine: transformers or vllm.
+        resume: Go on with a stopped run.
+        dry_run: Check everything; print the resolved configuration and where it would compute.
     """
     from unstable_stream.api.build import load
     from unstable_stream.api.run import open_run

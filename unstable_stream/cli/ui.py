@@ -1,36 +1,21 @@
 """``unstable-stream ui``: runs, games and what-ifs as live pages in a browser."""
 
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from unstable_stream.api.place import DEFAULT_DATA_DIR
 from unstable_stream.cli.options import LogOption
 
-__all__ = ["register"]
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("ui", help=_ui.__doc__)(_ui)
-
-
-def _ui(
-    data: list[Path] = typer.Option(
-        [DEFAULT_DATA_DIR],
-        "--data",
-        envvar="UNSTABLE_STREAM_DATA",
-        help="Data directory with the archive; give it several times to see several.",
-    ),
+def command(
+    data: Annotated[list[Path], typer.Option(envvar="UNSTABLE_STREAM_DATA")] = [DEFAULT_DATA_DIR],  # noqa: B006  # Typer copies it
     log: LogOption = "local",
-    host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on."),
-    port: int | None = typer.Option(
-        None, "--port", min=0, max=65535, help="Port; 0 takes a free one. By default 8787, or a free one."
-    ),
-    name: list[str] | None = typer.Option(
-        None, "--name", help="A name by which browsers may call this machine, besides its address."
-    ),
-    browser: bool = typer.Option(True, "--browser/--no-browser", help="Open the page in a browser."),
+    host: str = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(min=0, max=65535)] = None,
+    name: list[str] | None = None,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser")] = True,
 ) -> None:
     """Show runs, games and what-ifs as live pages in a browser, until Ctrl-C.
 
@@ -40,6 +25,13 @@ def _ui(
     Example: unstable-stream ui
 
     Example: unstable-stream ui --data monday --data tuesday --port 9000 --no-browser
+
+    Args:
+        data: Data directory with the archive; give it several times to see several.
+        host: Address to listen on.
+        port: Port; 0 takes a free one. By default 8787, or a free one.
+        name: A name by which browsers may call this machine, besides its address.
+        browser: Open the page in a browser.
     """
     from unstable_stream.api.place import Place
     from unstable_stream.ui import serve

@@ -2,33 +2,24 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Annotated, Literal
 
 import typer
 
-from unstable_stream.api.place import DEFAULT_DATA_DIR
-from unstable_stream.cli.options import AllowCodeOption, DataOption, LogOption
-
-__all__ = ["register"]
+from unstable_stream.api.place import Place
+from unstable_stream.cli.options import AllowCodeOption
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("verify", help=_verify.__doc__)(_verify)
-
-
-def _verify(
-    run: str = typer.Argument(..., help="Run id, or an unambiguous prefix."),
-    games: bool = typer.Option(True, "--games/--no-games", help="Play every recorded game again."),
-    jobs: int = typer.Option(1, "--jobs", "-j", min=1, help="Processes that play."),
-    train: bool = typer.Option(False, "--train", help="Train on recorded updates again."),
-    updates: str = typer.Option(
-        "5", "--updates", help="With --train: how many updates, spread over the run, or 'all'."
-    ),
-    as_json: bool = typer.Option(False, "--json", help="Print the report as one JSON object."),
-    data: DataOption = DEFAULT_DATA_DIR,
-    log: LogOption = "local",
+def command(
+    run: str,
+    games: Annotated[bool, typer.Option("--games/--no-games")] = True,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1)] = 1,
+    train: bool = False,
+    updates: str = "5",
+    as_json: Annotated[bool, typer.Option("--json")] = False,
     allow_code: AllowCodeOption = None,
+    *,
+    place: Place,
 ) -> None:
     """Recompute a run's steps, ratings and batches from their causes, play its games again, and compare.
 
@@ -37,12 +28,20 @@ def _verify(
     and weights must come out as recorded. Changes nothing.
 
     Example: unstable-stream verify quickstart-2026 --train --jobs 2
+
+    Args:
+        run: Run id, or an unambiguous prefix.
+        games: Play every recorded game again.
+        jobs: Processes that play.
+        train: Train on recorded updates again.
+        updates: With --train: how many updates, spread over the run, or 'all'.
+        as_json: Print the report as one JSON object.
     """
     from unstable_stream.api.output import plain
     from unstable_stream.api.run import open_run
 
     with _progress_bar() as progress:
-        report = open_run(run, data, log).verify(
+        report = open_run(run, place.root, place.log).verify(
             games=games,
             jobs=jobs,
             train=train,

@@ -1,4 +1,7 @@
-"""Define what is recorded: frozen structs, one module per family, one codec, deterministic ids."""
+"""Define what is recorded: frozen structs, one module per family, one codec, deterministic ids.
+
+To add an event, write a struct in a module of its topic and export it here: its type is known by that.
+"""
 
 from unstable_stream.events.arrays import (
     PackedFloats,
@@ -18,9 +21,7 @@ from unstable_stream.events.checkpoints import (
     is_checkpoint_uid,
     trained_model,
 )
-from unstable_stream.events.codec import EVENT_TYPES, decode_event, encode_event, event_type
 from unstable_stream.events.dead_letters import RecordRejected
-from unstable_stream.events.descriptions import event_schemas, field_description, recorded_structs
 from unstable_stream.events.envelope import LATEST_MS, MOST_LEVELS, Event, unfit
 from unstable_stream.events.games import (
     ON_ENGINE,
@@ -48,6 +49,11 @@ from unstable_stream.events.steps import Step, StepTexts
 from unstable_stream.events.storable import storable_text, storable_values
 from unstable_stream.events.trajectories import Trajectory, Turn
 from unstable_stream.events.updates import CollapseWarning, DroppedStep, LearnerUpdate, StepsDropped
+
+# isort: split
+# They know the events of all modules above.
+from unstable_stream.events.codec import EVENT_TYPES, decode_event, encode_event, event_type
+from unstable_stream.events.descriptions import event_schemas, field_description, recorded_structs
 
 __all__ = [
     "EVENT_TYPES",

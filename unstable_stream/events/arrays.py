@@ -11,16 +11,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "PackedFloats",
-    "PackedTokens",
-    "pack_floats",
-    "pack_tokens",
-    "packed_length",
-    "unpack_floats",
-    "unpack_tokens",
-]
-
 PackedTokens: TypeAlias = Annotated[bytes, msgspec.Meta(extra={"packed": "int32"})]
 """``int32[n]``, little-endian, 4 bytes each."""
 

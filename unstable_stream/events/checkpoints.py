@@ -11,16 +11,6 @@ import msgspec
 from unstable_stream.events.arrays import PackedFloats, PackedTokens
 from unstable_stream.events.envelope import Event, Int64
 
-__all__ = [
-    "AdapterProbe",
-    "AdapterProof",
-    "Checkpoint",
-    "ProbeSequence",
-    "checkpoint_uid",
-    "is_checkpoint_uid",
-    "trained_model",
-]
-
 _UID: Final = re.compile(r"ckpt-(?:(?P<model>[A-Za-z]\w*)-)?\d+", re.ASCII)
 
 

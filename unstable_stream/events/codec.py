@@ -15,48 +15,13 @@ from typing import Any, Final, Union
 import msgspec
 
 from unstable_stream.errors import EventDecodeError, UnknownEventError, UnknownSchemaVersionError
-from unstable_stream.events.checkpoints import AdapterProof, Checkpoint, ProbeSequence
-from unstable_stream.events.dead_letters import RecordRejected
+from unstable_stream.events.checkpoints import Checkpoint, ProbeSequence
 from unstable_stream.events.envelope import Event, unfit
-from unstable_stream.events.games import GameAbandoned, GameOutcome, GameStarted
-from unstable_stream.events.metrics import Metrics
-from unstable_stream.events.ratings import Rating
-from unstable_stream.events.runs import (
-    EnginesChanged,
-    EnginesWanted,
-    PartChanged,
-    RunFinished,
-    RunResumed,
-    RunStarted,
-)
+from unstable_stream.events.games import GameOutcome
+from unstable_stream.events.runs import RunResumed, RunStarted
 from unstable_stream.events.steps import Step
 from unstable_stream.events.storable import storable_values
 from unstable_stream.events.trajectories import Trajectory, Turn
-from unstable_stream.events.updates import CollapseWarning, LearnerUpdate, StepsDropped
-
-__all__ = ["EVENT_TYPES", "UPCASTS", "decode_event", "encode_event", "event_type"]
-
-_CLASSES: Final[tuple[type[Event], ...]] = (
-    RunStarted,
-    RunResumed,
-    RunFinished,
-    EnginesWanted,
-    EnginesChanged,
-    PartChanged,
-    GameStarted,
-    GameAbandoned,
-    GameOutcome,
-    Trajectory,
-    Step,
-    Rating,
-    Checkpoint,
-    AdapterProof,
-    LearnerUpdate,
-    StepsDropped,
-    CollapseWarning,
-    Metrics,
-    RecordRejected,
-)
 
 
 def event_type(event: Event | type[Event]) -> str:
@@ -66,8 +31,8 @@ def event_type(event: Event | type[Event]) -> str:
     return tag
 
 
-EVENT_TYPES: Final[Mapping[str, type[Event]]] = {event_type(cls): cls for cls in _CLASSES}
-"""Wire name to class, for every event family."""
+EVENT_TYPES: Final[Mapping[str, type[Event]]] = {event_type(cls): cls for cls in Event.__subclasses__()}
+"""Wire name to class, of every event in the modules that the package imports before this one."""
 
 UPCASTS: Final[Mapping[tuple[str, int], Callable[[dict[str, Any]], dict[str, Any]]]] = {}
 """``(type, version)`` to a pure function that lifts the decoded JSON of that version to the next."""

@@ -4,8 +4,6 @@ import msgspec
 
 from unstable_stream.events.envelope import Event, Int64
 
-__all__ = ["RecordRejected"]
-
 
 class RecordRejected(Event, frozen=True, kw_only=True, tag="record-rejected"):
     """A record was set aside, whole. Natural key: consumer, topic, partition, offset.

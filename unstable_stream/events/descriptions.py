@@ -18,8 +18,6 @@ import msgspec
 from unstable_stream.events.codec import EVENT_TYPES
 from unstable_stream.events.envelope import Event
 
-__all__ = ["event_schemas", "field_description", "plain_text", "recorded_structs"]
-
 _ROLE = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")
 
 

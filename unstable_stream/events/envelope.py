@@ -9,8 +9,6 @@ from typing import Annotated, Any, ClassVar, Final, TypeAlias
 
 import msgspec
 
-__all__ = ["LATEST_MS", "MOST_LEVELS", "Event", "Int64", "unfit"]
-
 LATEST_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999: the latest that Python's dates, and so headers, can hold."""
 

@@ -11,17 +11,6 @@ import msgspec
 
 from unstable_stream.events.envelope import Event, Int64
 
-__all__ = [
-    "ON_ENGINE",
-    "Action",
-    "GameAbandoned",
-    "GameOutcome",
-    "GameStarted",
-    "Seat",
-    "SeatResult",
-    "are_partners",
-]
-
 ON_ENGINE: Final = frozenset({"checkpoint", "adapter"})
 """Kinds of seats whose moves the run's engine samples; the sampled tokens are recorded."""
 

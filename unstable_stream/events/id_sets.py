@@ -18,17 +18,6 @@ from typing import Final, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "DIGEST_BYTES",
-    "DIGEST_TYPE",
-    "IdTable",
-    "IndexSet",
-    "KeySet",
-    "body_digest",
-    "digest",
-    "digest_array",
-]
-
 DIGEST_BYTES: Final = 16
 DIGEST_TYPE: Final = np.dtype(f"S{DIGEST_BYTES}")
 """Of an array of digests. NumPy pads such items with zero bytes when it compares. That does no harm: all have

@@ -8,8 +8,6 @@ import hashlib
 import uuid
 from typing import Final
 
-__all__ = ["event_id", "game_id", "named_id", "step_id", "step_ids", "trajectory_id"]
-
 _NAMESPACE = uuid.UUID("6f0b7a52-3f0e-5a9d-9d53-2f6a3b1c7e11")
 _HASH = hashlib.sha1(_NAMESPACE.bytes, usedforsecurity=False)
 _VARIANT: Final = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}

@@ -4,8 +4,6 @@ import msgspec
 
 from unstable_stream.events.envelope import Event
 
-__all__ = ["Metrics"]
-
 
 class Metrics(Event, frozen=True, kw_only=True, tag="metrics"):
     """Scalars one source measured at one moment. Natural key: source, sequence or time."""

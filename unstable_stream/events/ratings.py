@@ -2,8 +2,6 @@
 
 from unstable_stream.events.envelope import Event
 
-__all__ = ["OVERALL", "Rating"]
-
 OVERALL = "*"
 """The ``env_id`` of a rating over all environments."""
 

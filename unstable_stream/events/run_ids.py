@@ -5,8 +5,6 @@ from typing import Final
 
 from unstable_stream.errors import RunError
 
-__all__ = ["no_run", "pick_run"]
-
 _LISTED: Final = 10
 
 

@@ -6,16 +6,6 @@ import msgspec
 
 from unstable_stream.events.envelope import Event, Int64
 
-__all__ = [
-    "EnginesChanged",
-    "EnginesWanted",
-    "ExtensionUse",
-    "PartChanged",
-    "RunFinished",
-    "RunResumed",
-    "RunStarted",
-]
-
 
 class ExtensionUse(msgspec.Struct, frozen=True, kw_only=True):
     """Code outside of this package that a run uses, with its version or digest."""

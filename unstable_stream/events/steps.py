@@ -11,8 +11,6 @@ import msgspec
 from unstable_stream.events.arrays import PackedFloats, PackedTokens
 from unstable_stream.events.envelope import Event
 
-__all__ = ["Step", "StepTexts"]
-
 
 class StepTexts(msgspec.Struct, frozen=True, kw_only=True):
     """The texts of one turn, as the trajectory has them."""

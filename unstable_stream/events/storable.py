@@ -9,8 +9,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["storable_text", "storable_values"]
-
 _DEEPEST: Final = 50
 """Values nested deeper are left out: readers of JSON give up somewhere beyond it."""
 _LARGEST_BITS: Final = 64

@@ -11,8 +11,6 @@ import msgspec
 from unstable_stream.events.arrays import PackedFloats, PackedTokens
 from unstable_stream.events.envelope import Event, Int64
 
-__all__ = ["Trajectory", "Turn"]
-
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One decision. ``completion_token_ids`` and ``logprobs`` have the same length."""

@@ -4,8 +4,6 @@ import msgspec
 
 from unstable_stream.events.envelope import Event
 
-__all__ = ["CollapseWarning", "DroppedStep", "LearnerUpdate", "StepsDropped"]
-
 
 class DroppedStep(msgspec.Struct, frozen=True, array_like=True):
     """A step that will never be trained on."""

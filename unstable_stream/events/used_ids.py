@@ -12,8 +12,6 @@ import numpy as np
 
 from unstable_stream.events.id_sets import DIGEST_TYPE, IndexSet, KeySet, digest_array
 
-__all__ = ["UsedIds"]
-
 _SETTLE_AT: Final = 100_000
 
 

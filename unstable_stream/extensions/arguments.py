@@ -6,8 +6,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, Final
 
-__all__ = ["RemembersArguments", "is_plain", "remembered_arguments"]
-
 _NAME: Final = "_constructor_arguments"
 
 

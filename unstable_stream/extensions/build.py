@@ -11,8 +11,6 @@ from unstable_stream.extensions.kinds import Kind
 from unstable_stream.extensions.load import load
 from unstable_stream.extensions.reference import Reference, Spec
 
-__all__ = ["build", "construct", "refuse"]
-
 
 def build(
     kind: Kind,

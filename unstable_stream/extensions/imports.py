@@ -19,17 +19,6 @@ from typing import Final
 
 from unstable_stream.errors import UnstableStreamError
 
-__all__ = [
-    "FILE_MODULE_PREFIX",
-    "NotImportableError",
-    "digest_of",
-    "forget_changed_files",
-    "import_file",
-    "import_module",
-    "loading",
-    "search",
-]
-
 FILE_MODULE_PREFIX: Final = "unstable_stream_extension_"
 
 _DIGEST: Final = "__unstable_stream_sha256__"

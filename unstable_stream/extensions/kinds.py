@@ -4,13 +4,13 @@ Built-ins are written as ``module:Name`` and imported at their first use, so thi
 nor games.
 """
 
+import functools
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from unstable_stream.errors import ConfigError
-
-__all__ = ["KINDS", "Kind", "kind_named"]
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Kind:
     """The signature, in one line."""
     example: str
     """A file of ``examples/extensions/``."""
-    built_in: Mapping[str, str] = field(default_factory=dict)
-    """``module:Name`` by built-in name."""
+    names: Mapping[str, str] | str = field(default_factory=dict)
+    """``module:Name`` by built-in name, or the ``module:Name`` of such a mapping."""
     presets: tuple[str, ...] = ()
     """Other names, which the configuration replaces by a built-in one with settings."""
     names_elsewhere: str = ""
@@ -36,6 +36,15 @@ class Kind:
     families: Mapping[str, str] = field(default_factory=dict)
     """``module:Name`` by family: ``openspiel:kuhn_poker`` is made by that of ``openspiel``, which is given
     ``kuhn_poker``."""
+
+    @functools.cached_property
+    def built_in(self) -> Mapping[str, str]:
+        """``module:Name`` by built-in name."""
+        if not isinstance(self.names, str):
+            return self.names
+        module, _, name = self.names.partition(":")
+        names: Mapping[str, str] = getattr(importlib.import_module(module), name)
+        return names
 
     @property
     def group(self) -> str:
@@ -71,11 +80,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             "algorithm",
             "a subclass of BaseAlgo with update(self, batch, *, scale: float, update: int) -> dict of sums",
             "algorithm.py",
-            {
-                "reinforce": "unstable_stream.algorithms.reinforce:Reinforce",
-                "ppo": "unstable_stream.algorithms.ppo:PPO",
-                "a2c": "unstable_stream.algorithms.a2c:A2C",
-            },
+            "unstable_stream.algorithms.settings:IMPLEMENTATIONS",
             presets=("spiral", "rloo", "grpo", "dr-grpo"),
         ),
         Kind(

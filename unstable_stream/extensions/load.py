@@ -20,8 +20,6 @@ from unstable_stream.extensions.objects import registered, source_digest
 from unstable_stream.extensions.permission import check_allowed
 from unstable_stream.extensions.reference import OBJECT_PREFIX, Reference
 
-__all__ = ["entry_points_of", "is_extension", "load", "use_of"]
-
 
 def entry_points_of(kind: Kind) -> dict[str, EntryPoint]:
     """Return the entry points that installed packages announce for a kind, by name; nothing is imported."""

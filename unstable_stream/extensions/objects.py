@@ -18,8 +18,6 @@ from unstable_stream.extensions.imports import FILE_MODULE_PREFIX
 from unstable_stream.extensions.kinds import kind_named
 from unstable_stream.extensions.reference import OBJECT_PREFIX, Reference, Spec
 
-__all__ = ["needs_this_process", "reference_to", "references_to", "registered", "source_digest"]
-
 _objects: dict[str, object] = {}
 
 

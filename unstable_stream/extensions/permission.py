@@ -16,16 +16,6 @@ from typing import Final
 
 from unstable_stream.errors import ConfigError
 
-__all__ = [
-    "ALLOW_CODE",
-    "allowed_patterns",
-    "check_allowed",
-    "confine",
-    "confined",
-    "is_allowed",
-    "pattern_of",
-]
-
 ALLOW_CODE: Final = "UNSTABLE_STREAM_ALLOW_CODE"
 """Patterns (``fnmatch``) of targets, separated by commas; ``*`` allows all, an empty value allows none."""
 

@@ -15,8 +15,6 @@ from unstable_stream.errors import ConfigError
 from unstable_stream.events import unfit
 from unstable_stream.extensions.arguments import is_plain
 
-__all__ = ["OBJECT_PREFIX", "Reference", "Spec", "absolute"]
-
 Spec: TypeAlias = str | Mapping[str, Any]
 """The form of a reference in a configuration."""
 

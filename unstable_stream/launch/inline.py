@@ -21,8 +21,7 @@ from unstable_stream.launch.stream_services import serve_stream
 from unstable_stream.loading import loading, unload
 from unstable_stream.log.port import EventLog
 from unstable_stream.log_lines import get_logger
-from unstable_stream.runs.config import RunConfig
-from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.runs.context import RunContext
 from unstable_stream.runs.history import run_started
 from unstable_stream.runs.placement import Placement
 from unstable_stream.workers.collector import Collector
@@ -70,18 +69,14 @@ class InlineServices:
     def __init__(
         self,
         log: EventLog,
-        run_id: str,
-        config: RunConfig,
-        data: DataDir,
+        run: RunContext,
         model_path: str,
         placement: Placement,
     ) -> None:
         """Take a ``log`` that all services share and the caller closes."""
         self._placement = placement
         self._event_log = log
-        self._run_id = run_id
-        self._config = config
-        self._data = data
+        self._run = run
         self._model_path = model_path
         # One thread: two threads must not load libraries that import each other at the same time.
         self._loader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="load-model")
@@ -98,7 +93,7 @@ class InlineServices:
         """Start a service; a service that is not essential may fail without ending the run."""
         service = InlineService(name, essential)
         self.services[name] = service
-        service.task = asyncio.create_task(self._serve(name, service.stop), name=f"{self._run_id}/{name}")
+        service.task = asyncio.create_task(self._serve(name, service.stop), name=f"{self._run.run_id}/{name}")
         service.task.add_done_callback(partial(self._ended, service))
 
     async def wait(self, names: Sequence[str]) -> None:
@@ -156,7 +151,7 @@ class InlineServices:
         elif name == "collector":
             await self._collect(stop)
         else:
-            await serve_stream(name, self._event_log, self._run_id, self._config, self._data, stop)
+            await serve_stream(name, self._event_log, self._run, stop)
 
     async def _learn(self, stop: asyncio.Event) -> None:
         learner = await self._load(self._load_learner)
@@ -165,26 +160,28 @@ class InlineServices:
     def _load_learner(self) -> "Learners":
         from unstable_stream.workers.learner import Learners  # loads torch
 
-        return Learners(self._config, self._run_id, self._data, self._model_path, self._placement.learner)
+        return Learners(
+            self._run.config, self._run.run_id, self._run.data, self._model_path, self._placement.learner
+        )
 
     async def _collect(self, stop: asyncio.Event) -> None:
-        started = await run_started(self._event_log, self._run_id)
+        started = await run_started(self._event_log, self._run.run_id)
         engine = await self._load(self._load_engine)
         others: dict[str, Engine] = {}
         try:
-            for path, share in zip(self._config.opponent_models, self._placement.opponents, strict=True):
-                others[path] = await self._load(partial(build_opponent, self._config, path, share))
-            resume = f"unstable-stream train --resume {self._run_id} --data {self._data.root}"
-            hung = end_with(self._config, self._data, f"Go on with: {resume}")
-            worker = RolloutWorker(self._config, self._event_log, self._model_path, engine, others, hung)
+            for path, share in zip(self._run.config.opponent_models, self._placement.opponents, strict=True):
+                others[path] = await self._load(partial(build_opponent, self._run.config, path, share))
+            resume = f"unstable-stream train --resume {self._run.run_id} --data {self._run.data.root}"
+            hung = end_with(self._run.config, self._run.data, f"Go on with: {resume}")
+            worker = RolloutWorker(self._run.config, self._event_log, self._model_path, engine, others, hung)
             try:
                 collector = Collector(
-                    self._config,
-                    self._run_id,
+                    self._run.config,
+                    self._run.run_id,
                     [LocalEngine(engine)],
                     [worker],
                     started,
-                    self._data,
+                    self._run.data,
                     read_gpus,
                 )
                 await collector.collect(self._event_log, stop)
@@ -195,7 +192,7 @@ class InlineServices:
                 await each.close()
 
     def _load_engine(self) -> Engine:
-        return build_engine(self._config, self._model_path, self._placement.engines[0])
+        return build_engine(self._run.config, self._model_path, self._placement.engines[0])
 
     async def _load(self, load: Callable[[], T]) -> T:
         with loading():

@@ -43,7 +43,6 @@ from unstable_stream.launch.plan import RunPlan, plan_run
 from unstable_stream.launch.preflight import check_base_model, check_config
 from unstable_stream.launch.recorded_progress import RecordedProgress
 from unstable_stream.launch.stopping import Stop, end_by, say, stopped_by_signals
-from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import ends_of, readable_events
 from unstable_stream.log.topic_drift import prepare_topics
@@ -51,6 +50,7 @@ from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.base_model import base_model_path, with_fingerprint
 from unstable_stream.runs.code import patterns_of, remember_code
 from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.context import RunContext
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.fork import Fork
 from unstable_stream.runs.history import run_started
@@ -194,11 +194,11 @@ async def launch(
 
         await _in_thread(stop, check_cluster, plan, config, model_path, data.root, tell)
     run_id = resume or run_id or new_run_id(config.name)
-    opened = opened_log(config.log, data.log, synchronous=config.synchronous)
-    async with opened as log:
+    run = RunContext(run_id, config, data)
+    async with run.opened_log() as log:
         await prepare_topics(log, config.log, data.options(config.log))
         remember_code(config, data.own_code(run_id))  # first: without it the owner could not resume
-        services = _services(log, run_id, config, data, model_path, plan, here)
+        services = _services(log, run, model_path, plan, here)
         viewer: asyncio.Future[None] | None = None
         remedy = f"unstable-stream train --resume {run_id}{data.options(config.log)}"
         with stopped_by_signals(stop):
@@ -323,18 +323,17 @@ async def _record(
 
 def _services(
     log: EventLog,
-    run_id: str,
-    config: RunConfig,
-    data: DataDir,
+    run: RunContext,
     model_path: str,
     plan: Callable[[list[Machine]], RunPlan],
     here: Placement | None,
 ) -> _Services:
+    run_id, config, data = run
     if config.backend == "inline":
         assert here is not None
         from unstable_stream.launch.inline import InlineServices  # loads the games
 
-        return InlineServices(log, run_id, config, data, model_path, here)
+        return InlineServices(log, run, model_path, here)
     from unstable_stream.launch.ray.services import RayServices
 
     return RayServices(

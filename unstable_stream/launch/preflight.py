@@ -39,6 +39,7 @@ from unstable_stream.runs.config import (
     TransformersEngineConfig,
     VllmEngineConfig,
 )
+from unstable_stream.runs.context import RunContext
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.seeds import train_game_seed
 from unstable_stream.stores import HostCache, Store, has_file, is_address
@@ -69,7 +70,7 @@ def check_config(config: RunConfig) -> None:
     _check_names(config)
     _check_opponents(config)
     try_extensions(config)
-    plugins_beside(config, config.name, DataDir(Path(gettempdir()) / "unstable-data"))
+    plugins_beside(RunContext(config.name, config, DataDir(Path(gettempdir()) / "unstable-data")))
     for env in _envs(config):
         check_environment(env.env_id, env.num_players)
         get_template(env.template)

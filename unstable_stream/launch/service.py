@@ -22,6 +22,7 @@ from unstable_stream.log.open import opened_log
 from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.base_model import base_model_path
 from unstable_stream.runs.code import find_code
+from unstable_stream.runs.context import RunContext
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import read_history
 
@@ -76,10 +77,11 @@ async def _serve(service: str, run_id: str, data: DataDir, log_url: str) -> None
     # The configuration is a recorded one. The launcher's environment variables tell which code may be loaded.
     confine()
     find_code(config)
+    run = RunContext(run_id, config, data)
     if service in STREAM_SERVICES:
         stop = _stop_on_signals()
-        async with opened_log(config.log, data.log, synchronous=config.synchronous) as log:
-            await serve_stream(service, log, run_id, config, data, stop)
+        async with run.opened_log() as log:
+            await serve_stream(service, log, run, stop)
         return
     # Imported here: the other services need no Ray.
     with loading():
@@ -92,12 +94,12 @@ async def _serve(service: str, run_id: str, data: DataDir, log_url: str) -> None
         with loading():
             from unstable_stream.launch.ray.collector import run_collector
 
-        await run_collector(config, run_id, data, model_path, stop)
+        await run_collector(run, model_path, stop)
     else:
         with loading():
             from unstable_stream.launch.ray.learner import run_learner
 
-        await run_learner(config, run_id, data, model_path, stop)
+        await run_learner(run, model_path, stop)
 
 
 def _stop_on_signals() -> asyncio.Event:

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 
 from unstable_stream.loading import loading
 from unstable_stream.log.port import EventLog
-from unstable_stream.runs.config import RunConfig
-from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.runs.context import RunContext
 from unstable_stream.runs.history import run_started
 from unstable_stream.tracking.service_reports import ARCHIVER, Reporter, archived_values, reporting
 
@@ -20,33 +19,31 @@ _ARCHIVER_REPORTS_S = 60.0
 STREAM_SERVICES = ("processors", "archiver", "monitor", "consumers")
 
 
-async def serve_stream(
-    service: str, log: EventLog, run_id: str, config: RunConfig, data: DataDir, stop: asyncio.Event
-) -> None:
+async def serve_stream(service: str, log: EventLog, run: RunContext, stop: asyncio.Event) -> None:
     """Serve one of :data:`STREAM_SERVICES` for a run until ``stop``, then drain and return."""
     # Imported here: each service loads only what it needs.
     if service == "processors":
         with loading():
             from unstable_stream.streams.service import run_processors
 
-        runtime = config.processors.runtime
-        await run_processors(log, run_id, stop, runtime=runtime, location=config.log)
+        runtime = run.config.processors.runtime
+        await run_processors(log, run.run_id, stop, runtime=runtime, location=run.config.log)
     elif service == "archiver":
-        await _archive(log, run_id, data, stop)
+        await _archive(log, run, stop)
     elif service == "consumers":
         with loading():
             from unstable_stream.streams.trackers import serve_beside
 
-        await serve_beside(log, run_id, config, data, stop)
+        await serve_beside(log, run, stop)
     else:
         with loading():
             from unstable_stream.tracking.prometheus import run_monitor
 
-        began_ms = (await run_started(log, run_id)).occurred_at_ms
-        await run_monitor(log, port=config.metrics_port or 0, start=began_ms, stop=stop)
+        began_ms = (await run_started(log, run.run_id)).occurred_at_ms
+        await run_monitor(log, port=run.config.metrics_port or 0, start=began_ms, stop=stop)
 
 
-async def _archive(log: EventLog, run_id: str, data: DataDir, stop: asyncio.Event) -> None:
+async def _archive(log: EventLog, run: RunContext, stop: asyncio.Event) -> None:
     with loading():
         from unstable_stream.workers.archiver import run_archiver
 
@@ -57,6 +54,8 @@ async def _archive(log: EventLog, run_id: str, data: DataDir, stop: asyncio.Even
         stored += written.records
 
     # Rarely, because every report is also a record to archive.
-    reporter = Reporter(log, run_id, ARCHIVER, lambda: archived_values(stored), every_s=_ARCHIVER_REPORTS_S)
+    reporter = Reporter(
+        log, run.run_id, ARCHIVER, lambda: archived_values(stored), every_s=_ARCHIVER_REPORTS_S
+    )
     async with reporting(reporter, stop) as silent:
-        await run_archiver(log, data.archive, stop=silent, on_flush=count)
+        await run_archiver(log, run.data.archive, stop=silent, on_flush=count)

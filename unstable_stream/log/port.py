@@ -86,10 +86,12 @@ class TopicSpec:
     max_message_bytes: int = 16 * 1024 * 1024
     key: str = ""
     """A description of the record key, e.g. ``run/env``."""
+    order: int = 0
+    """Of records of the same time, those on a topic of lower order come first: causes before effects."""
     writers: tuple[str, ...] = ()
     readers: tuple[str, ...] = ()
     events: tuple[str, ...] = ()
-    """Wire names of the event types on the topic."""
+    """Wire names of the event types on the topic, as their classes say."""
     description: str = ""
     earlier_partitions: tuple[int, ...] = ()
     """Other numbers of partitions, with which earlier versions made the topic: a log keeps the one it has."""

@@ -4,6 +4,7 @@ import functools
 import json
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ def load_topics(directory: Path = TOPICS_DIR) -> Mapping[str, TopicSpec]:
             raise EventLogError(f"{path}: {error}") from error
         if spec.name != path.stem:
             raise EventLogError(f"{path}: name = {spec.name!r} must equal the file name")
-        specs[spec.name] = spec
+        events = tuple(name for name, event in EVENT_TYPES.items() if spec.name == event.TOPIC)
+        specs[spec.name] = replace(spec, events=events)
     if not specs:
         raise EventLogError(f"no topic files in {directory}: the installation is incomplete, reinstall it")
     return specs

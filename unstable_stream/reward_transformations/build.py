@@ -22,33 +22,27 @@ from unstable_stream.reward_transformations.step import (
 )
 from unstable_stream.reward_transformations.transform import RewardTransform, takes_env_id
 
-__all__ = ["build_final", "build_sampling", "build_step"]
-
 _T = TypeVar("_T", bound=RewardTransform)
 
 
-class _CalledFinal(FinalRewardTransform):
+class _Called:
     """A function, or an object of no class of ours, in the place of a transformation."""
 
     def __init__(self, called: Any) -> None:
         self.called = called
 
+
+class _CalledFinal(_Called, FinalRewardTransform):
     def __call__(self, x: dict[int, float], env_id: str | None = None) -> dict[int, float]:
         return cast(dict[int, float], self.called(x, env_id) if takes_env_id(self) else self.called(x))
 
 
-class _CalledStep(StepRewardTransform):
-    def __init__(self, called: Any) -> None:
-        self.called = called
-
+class _CalledStep(_Called, StepRewardTransform):
     def __call__(self, trajectory: TrajectoryView, step_index: int, base_reward: float) -> float:
         return cast(float, self.called(trajectory, step_index, base_reward))
 
 
-class _CalledSampling(SamplingRewardTransform):
-    def __init__(self, called: Any) -> None:
-        self.called = called
-
+class _CalledSampling(_Called, SamplingRewardTransform):
     def __call__(self, steps: list[Sample], env_id: str | None = None) -> list[Sample]:
         return cast(list[Sample], self.called(steps, env_id) if takes_env_id(self) else self.called(steps))
 

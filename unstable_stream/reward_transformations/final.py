@@ -5,26 +5,16 @@ A custom one subclasses :class:`FinalRewardTransform` and implements ``__call__(
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final, Literal, TypeAlias
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.reward_transformations.transform import (
+    ComposedTransforms,
     JsonState,
     RewardTransform,
-    check_stages,
-    load_stage_states,
     takes_env_id,
 )
-
-__all__ = [
-    "ComposeFinalRewardTransforms",
-    "FinalRewardTransform",
-    "RewardVector",
-    "RoleAdvantageByEnvFormatter",
-    "RoleAdvantageFormatter",
-    "WinDrawLossFormatter",
-]
 
 _Baselines: TypeAlias = dict[int | str, float]
 """Baselines by seat, and by role."""
@@ -60,12 +50,10 @@ class FinalRewardTransform(RewardTransform):
         raise NotImplementedError
 
 
-class ComposeFinalRewardTransforms(FinalRewardTransform):
+class ComposeFinalRewardTransforms(ComposedTransforms[FinalRewardTransform], FinalRewardTransform):
     """Applies transformations one after another; with none, rewards pass unchanged."""
 
-    def __init__(self, transforms: Sequence[FinalRewardTransform]) -> None:
-        check_stages(FinalRewardTransform, transforms)
-        self.transforms = list(transforms)
+    kind = FinalRewardTransform
 
     def __call__(self, x: dict[int, float], env_id: str | None = None) -> dict[int, float]:
         """Return the result of the last transformation.
@@ -84,12 +72,6 @@ class ComposeFinalRewardTransforms(FinalRewardTransform):
                 )
             x = RewardVector(y, x.trained_seats, x.roles) if isinstance(x, RewardVector) else y
         return x
-
-    def state(self) -> JsonState:
-        return {"stages": [transform.state() for transform in self.transforms]}
-
-    def load_state(self, state: JsonState) -> None:
-        load_stage_states(self.transforms, state)
 
 
 class WinDrawLossFormatter(FinalRewardTransform):

@@ -13,8 +13,6 @@ from unstable_stream.errors import ConfigError
 from unstable_stream.events import Step
 from unstable_stream.reward_transformations.sampling import Sample, SamplingRewardTransform, centre_rewards
 
-__all__ = ["GroupRelativeAdvantage", "LeaveOneOutAdvantage"]
-
 _KEYS: Final[Mapping[str, Callable[[Step], object]]] = {
     "env": lambda step: step.env_id,
     "seat": lambda step: step.seat,

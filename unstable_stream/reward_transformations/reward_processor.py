@@ -35,8 +35,6 @@ from unstable_stream.reward_transformations.final import ComposeFinalRewardTrans
 from unstable_stream.reward_transformations.step import ComposeStepRewardTransforms, TrajectoryView
 from unstable_stream.reward_transformations.transform import JsonState, RewardTransform, UnsavableState
 
-__all__ = ["RewardProcessor", "expected_step_ids", "expected_steps", "expected_steps_of"]
-
 _TRAINED_SPLIT: Final = "train"
 
 _T = TypeVar("_T", bound=RewardTransform)

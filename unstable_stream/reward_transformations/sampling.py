@@ -6,28 +6,16 @@ the same order: an algorithm finds them as ``TrainingSample.shaped``.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import Step, StepTexts
 from unstable_stream.reward_transformations.transform import (
-    JsonState,
+    ComposedTransforms,
     RewardTransform,
-    check_stages,
-    load_stage_states,
     takes_env_id,
 )
-
-__all__ = [
-    "ComposeSamplingRewardTransforms",
-    "NormalizeRewards",
-    "NormalizeRewardsByEnv",
-    "Sample",
-    "SamplingRewardTransform",
-    "centre_rewards",
-]
 
 _EPSILON = 1e-8
 """Keeps z-scores of almost equal rewards bounded."""
@@ -101,23 +89,15 @@ class SamplingRewardTransform(RewardTransform):
         raise NotImplementedError
 
 
-class ComposeSamplingRewardTransforms(SamplingRewardTransform):
+class ComposeSamplingRewardTransforms(ComposedTransforms[SamplingRewardTransform], SamplingRewardTransform):
     """Applies transformations one after another; with none, the batch passes unchanged."""
 
-    def __init__(self, transforms: Sequence[SamplingRewardTransform]) -> None:
-        check_stages(SamplingRewardTransform, transforms)
-        self.transforms = list(transforms)
+    kind = SamplingRewardTransform
 
     def __call__(self, steps: list[Sample], env_id: str | None = None) -> list[Sample]:
         for transform in self.transforms:
             steps = transform(steps, env_id) if takes_env_id(transform) else transform(steps)
         return steps
-
-    def state(self) -> JsonState:
-        return {"stages": [transform.state() for transform in self.transforms]}
-
-    def load_state(self, state: JsonState) -> None:
-        load_stage_states(self.transforms, state)
 
 
 class NormalizeRewards(SamplingRewardTransform):

@@ -5,27 +5,15 @@ A custom one subclasses :class:`StepRewardTransform` and implements
 """
 
 import math
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import Trajectory
 from unstable_stream.reward_transformations.transform import (
-    JsonState,
+    ComposedTransforms,
     RewardTransform,
-    check_stages,
-    load_stage_states,
 )
-
-__all__ = [
-    "ComposeStepRewardTransforms",
-    "Discount",
-    "PenaltyForInvalidMove",
-    "RewardForFormat",
-    "StepRewardTransform",
-    "TrajectoryView",
-]
 
 
 class TrajectoryView:
@@ -89,12 +77,10 @@ class StepRewardTransform(RewardTransform):
         raise NotImplementedError
 
 
-class ComposeStepRewardTransforms(StepRewardTransform):
+class ComposeStepRewardTransforms(ComposedTransforms[StepRewardTransform], StepRewardTransform):
     """Each transformation receives the output of the previous one; with none, rewards pass unchanged."""
 
-    def __init__(self, transforms: Sequence[StepRewardTransform]) -> None:
-        check_stages(StepRewardTransform, transforms)
-        self.transforms = list(transforms)
+    kind = StepRewardTransform
 
     def __call__(self, trajectory: TrajectoryView, step_index: int, base_reward: float) -> float:
         """Return the last transformation's reward.
@@ -112,12 +98,6 @@ class ComposeStepRewardTransforms(StepRewardTransform):
                 )
             base_reward = float(shaped)
         return base_reward
-
-    def state(self) -> JsonState:
-        return {"stages": [transform.state() for transform in self.transforms]}
-
-    def load_state(self, state: JsonState) -> None:
-        load_stage_states(self.transforms, state)
 
 
 class _Bonus(StepRewardTransform):

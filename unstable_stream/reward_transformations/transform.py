@@ -4,19 +4,12 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import RemembersArguments
 
-__all__ = [
-    "JsonState",
-    "RewardTransform",
-    "UnsavableState",
-    "check_stages",
-    "load_stage_states",
-    "takes_env_id",
-]
+StageT = TypeVar("StageT", bound="RewardTransform")
 
 JsonState: TypeAlias = dict[str, Any]
 """Plain JSON values only, so that state can be stored, compared and printed."""
@@ -84,13 +77,31 @@ def _equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
         return False
 
 
-def check_stages(kind: type[RewardTransform], stages: Sequence[RewardTransform]) -> None:
-    """Refuse a stage of another kind at construction; raises :class:`ConfigError`."""
-    for place, stage in enumerate(stages):
-        if not isinstance(stage, kind):
-            raise ConfigError(
-                f"transformation {place} is {stage!r}, expected an instance of a {kind.__name__} subclass"
+class ComposedTransforms(RewardTransform, Generic[StageT]):
+    """Base of the three compositions: it applies transformations of one kind one after another."""
+
+    kind: ClassVar[type[RewardTransform]]
+
+    def __init__(self, transforms: Sequence[StageT]) -> None:
+        for place, stage in enumerate(transforms):
+            if not isinstance(stage, self.kind):
+                kind = self.kind.__name__
+                raise ConfigError(
+                    f"transformation {place} is {stage!r}, expected an instance of a {kind} subclass"
+                )
+        self.transforms = list(transforms)
+
+    def state(self) -> JsonState:
+        return {"stages": [transform.state() for transform in self.transforms]}
+
+    def load_state(self, state: JsonState) -> None:
+        states, stages = state["stages"], self.transforms
+        if len(states) != len(stages):
+            raise ValueError(
+                f"state of {len(states)} transformations given to a composition of {len(stages)}"
             )
+        for stage, part in zip(stages, states, strict=True):
+            stage.load_state(part)
 
 
 def takes_env_id(stage: RewardTransform) -> bool:
@@ -109,12 +120,3 @@ def _has_second_argument(called: Callable[..., object], is_method: bool) -> bool
     except ValueError:
         return True  # some functions written in C have no signature
     return True
-
-
-def load_stage_states(stages: Sequence[RewardTransform], state: JsonState) -> None:
-    """Give each stage of a composition its part of the composition's state."""
-    states = state["stages"]
-    if len(states) != len(stages):
-        raise ValueError(f"state of {len(states)} transformations given to a composition of {len(stages)}")
-    for stage, part in zip(stages, states, strict=True):
-        stage.load_state(part)

@@ -15,8 +15,6 @@ from unstable_stream.inference.base_model import (
 )
 from unstable_stream.runs.config import RunConfig
 
-__all__ = ["ModelIdentity", "base_model_path", "keeps_base_model", "with_fingerprint"]
-
 
 def base_model_path(config: RunConfig, *, weights: bool = True) -> str:
     """Return the directory of a run's base model, fetched if it is one of Hugging Face's; of such a one

@@ -21,16 +21,6 @@ from unstable_stream.extensions import (
 )
 from unstable_stream.runs.config import RunConfig
 
-__all__ = [
-    "changed_code",
-    "code_in_use",
-    "find_code",
-    "named_code",
-    "own_patterns",
-    "patterns_of",
-    "remember_code",
-]
-
 
 def named_code(config: RunConfig) -> list[tuple[str, str, Reference]]:
     """Return (kind, key, reference) of every extension that is not built in, each target of a kind once."""

@@ -8,8 +8,6 @@ from unstable_stream.archive_address import ArchiveAddress, chosen_archive, is_e
 from unstable_stream.errors import ArchiveError, ConfigError
 from unstable_stream.stores.address import checked_address, is_address, name_of, owner_of, path_part
 
-__all__ = ["DEFAULT_DATA_DIR", "DataDir"]
-
 DEFAULT_DATA_DIR = Path("unstable-data")
 """The default directory."""
 

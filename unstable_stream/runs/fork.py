@@ -23,8 +23,6 @@ from unstable_stream.runs.starts import run_events
 from unstable_stream.stores import has_file, hold_optimizer_state
 from unstable_stream.stores.checkpoint_files import OPTIMIZER_FILE
 
-__all__ = ["Fork", "check_fork", "find_fork"]
-
 _log = get_logger(__name__)
 _KEPT_KEYS = (
     "model_fingerprint",

@@ -7,8 +7,6 @@ nothing for ten minutes is lost: its launcher was killed, or its machine is gone
 
 from typing import Final
 
-__all__ = ["LOST_AFTER_MS", "silence_of", "state_of"]
-
 LOST_AFTER_MS: Final = 10 * 60_000
 _UNITS: Final = ((86_400_000, "days"), (3_600_000, "h"), (60_000, "min"))
 

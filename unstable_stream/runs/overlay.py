@@ -4,29 +4,19 @@ The sections ``algorithm`` and ``engine`` have a type, which decides on their ot
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel
 
+from unstable_stream.algorithms.settings import BUILT_IN
 from unstable_stream.errors import ConfigError
+from unstable_stream.runs.engine_sections import ENGINES
 from unstable_stream.runs.presets import PRESETS, named_table, without_advantage
-from unstable_stream.runs.sections import (
-    A2CConfig,
-    PPOConfig,
-    ReinforceConfig,
-    TransformersEngineConfig,
-    VllmEngineConfig,
-)
 from unstable_stream.stores.address import LONGEST_NAME, path_part
 
-__all__ = ["as_recorded", "overlaid", "retyped"]
-
-_TYPES: Final[Mapping[str, Sequence[type[BaseModel]]]] = {
-    "algorithm": (ReinforceConfig, PPOConfig, A2CConfig),  # the first is the default
-    "engine": (TransformersEngineConfig, VllmEngineConfig),
-}
-
+_TYPES: Final[Mapping[str, Mapping[str, type[BaseModel]]]] = {"algorithm": BUILT_IN, "engine": ENGINES}
+"""By section and ``type``; the first is the default."""
 
 _CLIPPED: Final = {"epochs": 4, "clip_low": 0.2, "clip_high": 0.2, "is_clip": 3.0}
 """The defaults of what was called ``ppo`` before it had a critic: REINFORCE with PPO's objective."""
@@ -76,7 +66,7 @@ def retyped(name: str, section: Mapping[str, Any], new: Any) -> dict[str, Any]:
     Keys that somebody has set are kept where the new type has them too. Those that stand at the default of
     the old type, as all do in the configuration that a run records, give way to the new one's defaults.
     """
-    known = {_name(model): model for model in _TYPES.get(name, ())}
+    known = dict(_TYPES.get(name, {}))
     if name == "algorithm":
         known |= {preset: known[stands_for.type] for preset, stands_for in PRESETS.items()}
     before, after = known.get(_type(name, section)), known.get(new)
@@ -92,11 +82,7 @@ def retyped(name: str, section: Mapping[str, Any], new: Any) -> dict[str, Any]:
 
 def _type(name: str, section: object) -> Any:
     given = section.get("type") if isinstance(section, Mapping) else section
-    return _name(_TYPES[name][0]) if given is None and name in _TYPES else given
-
-
-def _name(model: type[BaseModel]) -> str:
-    return str(model.model_fields["type"].default)
+    return next(iter(_TYPES[name])) if given is None and name in _TYPES else given
 
 
 def _default(model: type[BaseModel], key: str) -> Any:

@@ -21,8 +21,6 @@ import msgspec
 from unstable_stream.errors import ConfigError
 from unstable_stream.runs.config import EngineExtensionConfig, RunConfig, VllmEngineConfig
 
-__all__ = ["Machine", "Placement", "Share", "engine_count", "place"]
-
 _ALONE: Final = 0.85
 """Share of a GPU's memory that vLLM takes if it has the GPU for itself."""
 _USABLE: Final = 0.9

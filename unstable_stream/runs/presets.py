@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from unstable_stream.runs.sections import as_table
-
-__all__ = ["PRESETS", "Preset", "named_table", "resolved", "without_advantage"]
+from unstable_stream.extensions.sections import as_table
 
 _BATCH_NORM: Final = ({"type": "NormalizeRewardsByEnv", "z_score": True},)
 

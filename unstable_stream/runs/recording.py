@@ -31,14 +31,6 @@ from unstable_stream.version import __version__
 if TYPE_CHECKING:
     from unstable_stream.runs.fork import Fork
 
-__all__ = [
-    "derived_name",
-    "finish_run",
-    "initial_checkpoint",
-    "new_run_id",
-    "start_run",
-]
-
 
 def derived_name(kind: str, origin: str) -> str:
     """Return the name of a run about another run or a model: ``eval-demo``, cut where it is too long."""

@@ -23,8 +23,6 @@ from unstable_stream.runs.history import RunStatus, read_history
 from unstable_stream.stores.checkpoint_files import sha256_of
 from unstable_stream.version import __version__
 
-__all__ = ["RecordedConfigs", "check_plays", "check_resumable", "check_unfinished", "resume_run"]
-
 _KEPT: Final = (
     "model_revisions",
     "model_fingerprint",

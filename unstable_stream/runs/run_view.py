@@ -28,8 +28,6 @@ from unstable_stream.model_pool.results import one_of_each_side
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import RunStatus
 
-__all__ = ["Matchup", "RunView", "Score"]
-
 _RECENT_GAMES = 256
 _RECENT_TURNS = 512
 _RECENT_UPDATES = 20

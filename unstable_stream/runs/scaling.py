@@ -8,8 +8,6 @@ from unstable_stream.log.port import EventLog
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.history import list_runs
 
-__all__ = ["want_engines"]
-
 
 async def want_engines(log: EventLog, run_id: str, engines: int | None) -> None:
     """Record that a run shall have so many engines from now on; ``None``: as configured.

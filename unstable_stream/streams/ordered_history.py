@@ -20,24 +20,13 @@ from unstable_stream.errors import UnknownTopicError
 from unstable_stream.log.port import Consumer, EventLog, StoredRecord, TopicPartition
 from unstable_stream.log.reading import read_on
 from unstable_stream.log.records import event_headers
+from unstable_stream.log.topics import load_topics
 from unstable_stream.streams.record_filter import RecordFilter
 
 __all__ = ["ArchiveHistory", "History", "LogHistory", "Slice", "merged", "record_of_row"]
 
 _PIECE_RECORDS: Final = 1000
 _BATCH_RECORDS: Final = 500
-_CAUSES_FIRST: Final = (
-    "runs",
-    "games",
-    "trajectories",
-    "game-outcomes",
-    "steps",
-    "ratings",
-    "learner-updates",
-    "checkpoints",
-    "metrics",
-    "dead-letters",
-)
 
 
 class History(Protocol):
@@ -221,7 +210,8 @@ class _Cursor:
         wanted: RecordFilter,
     ) -> None:
         self._where = where
-        self._rank = _CAUSES_FIRST.index(where.topic) if where.topic in _CAUSES_FIRST else len(_CAUSES_FIRST)
+        declared = load_topics()  # a copy of a topic has another name, and comes last
+        self._rank = declared[where.topic].order if where.topic in declared else len(declared) + 1
         self._pieces = pieces
         self._filter = wanted
         self._records: deque[StoredRecord] = deque()

@@ -21,8 +21,7 @@ from unstable_stream.events.id_sets import DIGEST_BYTES, digest
 from unstable_stream.extensions import KINDS, Reference, Spec, build, load
 from unstable_stream.extensions.build import refuse
 from unstable_stream.log.port import EventLog
-from unstable_stream.runs.config import RunConfig
-from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.runs.context import RunContext
 from unstable_stream.stores import path_part
 from unstable_stream.streams.plugins import Context, Plugin, load_plugin
 from unstable_stream.streams.plugins.host import run_plugin
@@ -162,7 +161,7 @@ def _tracker_plugin(name: str, make: Callable[[], RunTracker], received: Receive
     return Plugin(name, (Metrics.TOPIC,), (Metrics,), TrackerHandler, None, retries=3, backoff_s=0.5)
 
 
-def plugins_beside(config: RunConfig, run_id: str, data: DataDir) -> list[Plugin]:
+def plugins_beside(run: RunContext) -> list[Plugin]:
     """Return the consumers; a tracker becomes a consumer of metrics.
 
     Raises:
@@ -170,9 +169,9 @@ def plugins_beside(config: RunConfig, run_id: str, data: DataDir) -> list[Plugin
             events.
         PluginError: a consumer cannot be loaded.
     """
-    plugins = [load_plugin(target) for target in config.consumers]
-    for place, spec in enumerate(config.trackers):
-        title, directory = tracker_title(spec), data.tracking(run_id)
+    plugins = [load_plugin(target) for target in run.config.consumers]
+    for place, spec in enumerate(run.config.trackers):
+        title, directory = tracker_title(spec), run.data.tracking(run.run_id)
         make = partial(build_tracker, spec, directory, f"trackers.{place}")
         plugins.append(_tracker_plugin(f"tracker-{title}", make, Received(directory, title)))
     names = [plugin.name for plugin in plugins]
@@ -185,10 +184,8 @@ def plugins_beside(config: RunConfig, run_id: str, data: DataDir) -> list[Plugin
     return plugins
 
 
-async def serve_beside(
-    log: EventLog, run_id: str, config: RunConfig, data: DataDir, stop: asyncio.Event
-) -> None:
+async def serve_beside(log: EventLog, run: RunContext, stop: asyncio.Event) -> None:
     """Host them until ``stop``, then let each read to the end; the first failure ends all."""
     async with asyncio.TaskGroup() as hosts:
-        for plugin in plugins_beside(config, run_id, data):
-            hosts.create_task(run_plugin(log, plugin, data, stop=stop, run_id=run_id, drain=True))
+        for plugin in plugins_beside(run):
+            hosts.create_task(run_plugin(log, plugin, run.data, stop=stop, run_id=run.run_id, drain=True))

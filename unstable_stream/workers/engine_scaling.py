@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from unstable_stream.events import EnginesWanted, Event
-from unstable_stream.runs.sections import EngineRange
+from unstable_stream.runs.engine_sections import EngineRange
 
 __all__ = ["WantedEngines"]
 

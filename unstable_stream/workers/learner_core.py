@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from unstable_stream.algorithms import BaseAlgo, build_algorithm
+from unstable_stream.algorithms.settings import BuiltInAlgorithmConfig
 from unstable_stream.inference.cores import available_cores
 from unstable_stream.learners.lora import LoraSettings
 from unstable_stream.learners.rank import Rank
 from unstable_stream.learners.settings import LearnerSettings, LrSchedule
 from unstable_stream.learners.standard_learner import StandardLearner
-from unstable_stream.runs.config import PolicyGradientConfig, RunConfig
+from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.placement import Share
 from unstable_stream.stores import opened_checkpoint
 from unstable_stream.workers.checkpoint_home import CheckpointHome
@@ -100,9 +101,8 @@ def learner_settings(config: RunConfig) -> LearnerSettings:
 def build_training_algorithm(config: RunConfig) -> BaseAlgo:
     """Return the algorithm of a run."""
     settings = config.algorithm
-    if isinstance(settings, PolicyGradientConfig):
-        bonus_ends = {"entropy_decay_updates": config.learner.iterations}
-        return build_algorithm({**settings.model_dump(), **bonus_ends})
+    if isinstance(settings, BuiltInAlgorithmConfig):
+        return build_algorithm(settings.arguments(config.learner.iterations))
     return build_algorithm(settings.spec)
 
 

@@ -13,10 +13,9 @@ from unstable_stream.launch.ray.engine_pool import EnginePool
 from unstable_stream.launch.ray.part_output import PartDiedError, explain
 from unstable_stream.launch.ray.placement import actor_options, beside, on_node, planned
 from unstable_stream.launch.ray.rollout import RayRolloutWorker, RolloutActor
-from unstable_stream.log.open import opened_log
 from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.config import RunConfig
-from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.runs.context import RunContext
 from unstable_stream.runs.history import run_started
 from unstable_stream.runs.placement import Placement
 from unstable_stream.workers.collector import Collector
@@ -32,15 +31,14 @@ from ending."""
 _logger = get_logger(__name__)
 
 
-async def run_collector(
-    config: RunConfig, run_id: str, data: DataDir, model_path: str, stop: asyncio.Event
-) -> None:
+async def run_collector(run: RunContext, model_path: str, stop: asyncio.Event) -> None:
     """Host a collector until its run has no game left; Ray must be initialised.
 
     Raises:
         ServiceError: an engine or a worker died, or too many games in a row were abandoned.
         FencedError: another launcher has taken over the run.
     """
+    run_id, config, data = run
     logs = data.service_logs(run_id).absolute()
     outputs = {
         part: Output(logs / f"{part}.log")
@@ -83,7 +81,7 @@ async def run_collector(
         for number in range(config.collector.num_rollout_workers)
     ]
     pool.workers = workers
-    async with opened_log(config.log, data.log, synchronous=config.synchronous) as log:
+    async with run.opened_log() as log:
         collector = Collector(
             config,
             run_id,

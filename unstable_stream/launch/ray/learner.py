@@ -23,6 +23,7 @@ from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.context import RunContext
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.placement import Share
 
@@ -67,9 +68,7 @@ class LearnerActor:
         self._stop.set()
 
 
-async def run_learner(
-    config: RunConfig, run_id: str, data: DataDir, model_path: str, stop: asyncio.Event
-) -> None:
+async def run_learner(run: RunContext, model_path: str, stop: asyncio.Event) -> None:
     """Host a learner actor until its updates are done or ``stop`` is set; Ray must be initialised.
 
     One that computes on a CPU leaves a machine that Ray drains after its current update.
@@ -79,6 +78,7 @@ async def run_learner(
         LearnerError: training cannot go on, see the message.
         FencedError: another learner of this run has taken over.
     """
+    run_id, config, data = run
     placement = planned()
     share = placement.learner
     # The file that this process prints to as well, if its launcher is on this machine.
@@ -91,7 +91,7 @@ async def run_learner(
             .remote(config, run_id, output.path, str(data.root.absolute()), model_path, share)
         )
 
-    record = partial(_record, config, run_id, data)
+    record = partial(_record, run)
     stopping = asyncio.ensure_future(stop.wait())
     why = "the service was started"
     actor = start(await asyncio.to_thread(actor_options, placement, share))
@@ -162,15 +162,13 @@ async def _elsewhere(node: str) -> str:
             return max(others, key=lambda other: (others[other], other))
 
 
-async def _record(
-    config: RunConfig, run_id: str, data: DataDir, change: str, at: Whereabouts, reason: str
-) -> None:
+async def _record(run: RunContext, change: str, at: Whereabouts, reason: str) -> None:
     """Record that the learner came or went, also where the log is away, as it may be when a machine is lost:
     then only this process's log tells.
     """
-    event = part_changed(run_id, "learner", change, at, reason)
+    event = part_changed(run.run_id, "learner", change, at, reason)
     try:
-        async with opened_log(config.log, data.log, synchronous=config.synchronous) as log:
+        async with run.opened_log() as log:
             await log.append([record_from_event(event)])
     except EventLogError as error:
         _logger.warning("not recorded", part="learner", change=change, reason=str(error))

@@ -1,0 +1,126 @@
+"""The settings of the built-in algorithms, keys of ``[algorithm]``; their classes check arguments with them.
+
+To add a built-in algorithm, write its settings here and its class in a module beside.
+
+A configuration is read without torch, so this module loads none. The docstring under a field is its only
+description: docs/configuration.md is made from them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, Literal, Self
+
+import pydantic
+from pydantic import Field, PositiveInt
+
+from unstable_stream.extensions.sections import ConfigSection
+
+
+class BuiltInAlgorithmConfig(ConfigSection):
+    """The settings of a built-in algorithm."""
+
+    implementation: ClassVar[str]
+    """Its class, as ``module:Name``; imported at its first use."""
+    type: str
+
+    def arguments(self, updates: int) -> dict[str, Any]:
+        """Return the name and the arguments of the algorithm of a run of so many updates."""
+        return self.model_dump()
+
+
+class PolicyGradientConfig(BuiltInAlgorithmConfig):
+    """The settings that all built-in algorithms share: truncated importance sampling, entropy, clipping."""
+
+    is_clip: float | None = Field(2.0, gt=0)
+    """Upper bound of the importance ratio per token; ``None``: no correction (ratio 1)."""
+    entropy_coef: float = Field(0.0, ge=0)
+    """Weight of the entropy bonus at the first update, falling linearly to 0 at the last."""
+    truncated_turns: Literal["train", "mask", "drop"] = "train"
+    """Treatment of turns that were cut at the token limit, and in which no action was found. ``train``: like
+    any other turn; ``mask``: they count in the batch mean but contribute nothing; ``drop``: they are left out
+    and recorded as ``truncated``."""
+    kl_coef: float = Field(0.0, ge=0)
+    """Weight of the divergence from the base model in the loss; 0: it is not computed."""
+    clip_low: float | None = Field(None, gt=0, le=1)
+    """PPO's clipping: no gradient for a negative advantage and a ratio below 1 minus this; ``None``: off."""
+    clip_high: float | None = Field(None, gt=0)
+    """PPO's clipping: no gradient for a positive advantage and a ratio above 1 plus this; DAPO uses 0.28.
+    ``None``: off."""
+    clip_cov_ratio: float = Field(0.0, ge=0, le=1)
+    """Clip-Cov: share of an optimizer step's tokens that are left out of the gradient, rounded down; 0: off,
+    the paper's is 2e-4. This and KL-Cov cost a forward pass more."""
+    clip_cov_lb: float = 1.0
+    """Clip-Cov leaves out only tokens whose part of the covariance is above this,"""
+    clip_cov_ub: float = 5.0
+    """and below this. Both suppose advantages with a standard deviation of 1."""
+    kl_cov_ratio: float = Field(0.0, ge=0, le=1)
+    """KL-Cov: share of the tokens that are penalised, likewise; 0: off, the paper's is 2e-4 to 2e-3."""
+    kl_cov_coef: float = Field(1.0, ge=0)
+    """KL-Cov: weight of the penalty, the absolute log ratio to the policy that sampled."""
+    target_entropy: float | None = Field(None, gt=0)
+    """The entropy bonus begins at ``entropy_coef`` and adapts to hold the mean entropy of the trained tokens
+    at this many nats; ``None``: it falls linearly."""
+    entropy_coef_step: float = Field(0.005, gt=0)
+    """Change of the adaptive entropy bonus after each update."""
+    epochs: PositiveInt = 1
+    """Passes over the batch of an update. After the first the ratio has moved by the update itself: set
+    ``clip_low`` and ``clip_high``."""
+
+    @pydantic.model_validator(mode="after")
+    def _check_bounds(self) -> Self:
+        if self.clip_cov_lb >= self.clip_cov_ub:
+            raise ValueError(f"clip_cov_lb={self.clip_cov_lb} must be below clip_cov_ub={self.clip_cov_ub}")
+        return self
+
+    def arguments(self, updates: int) -> dict[str, Any]:
+        """Return the settings, and the update at which the entropy bonus ends."""
+        return {**self.model_dump(), "entropy_decay_updates": updates}
+
+
+class ReinforceConfig(PolicyGradientConfig):
+    """REINFORCE, and what builds on it without a critic: one pass over each batch. The default."""
+
+    implementation = "unstable_stream.algorithms.reinforce:Reinforce"
+    type: Literal["reinforce"] = "reinforce"
+
+
+class CriticConfig(PolicyGradientConfig):
+    """The settings of algorithms with a critic and generalised advantage estimation."""
+
+    discount: float = Field(1.0, ge=0, le=1)
+    """Factor by which a turn discounts the next one; as that of ``Discount``, if it is among the rewards."""
+    gae_lambda: float = Field(0.95, ge=0, le=1)
+    """1: the advantage is the return minus the value; 0: it trusts the critic's value of the next turn."""
+    critic_learning_rate: float = Field(1e-2, gt=0)
+    """The peak; it follows the schedule of ``learner.learning_rate``."""
+    normalize_advantages: bool = False
+    """Divide the advantages of an update by their standard deviation."""
+
+
+class A2CConfig(CriticConfig):
+    """A2C: REINFORCE with a critic and generalised advantage estimation."""
+
+    implementation = "unstable_stream.algorithms.a2c:A2C"
+    type: Literal["a2c"] = "a2c"
+
+
+class PPOConfig(CriticConfig):
+    """PPO: a critic, generalised advantage estimation, and several passes with the clipped objective."""
+
+    implementation = "unstable_stream.algorithms.ppo:PPO"
+    type: Literal["ppo"] = "ppo"
+    epochs: PositiveInt = 4
+    """Passes over the batch of an update."""
+    clip_low: float | None = Field(0.2, gt=0, le=1)
+    """No gradient for a negative advantage and a ratio below 1 minus this; ``None``: off."""
+    clip_high: float | None = Field(0.2, gt=0)
+    """No gradient for a positive advantage and a ratio above 1 plus this; ``None``: off."""
+    is_clip: float | None = Field(3.0, gt=0)
+    """Upper bound of the ratio; ``None``: no bound."""
+
+
+BUILT_IN: Final[Mapping[str, type[BuiltInAlgorithmConfig]]] = {
+    settings.model_fields["type"].default: settings for settings in (ReinforceConfig, PPOConfig, A2CConfig)
+}
+"""By the name that ``algorithm.type`` takes; the first is the default. Whatever names algorithms follows."""
+
+IMPLEMENTATIONS: Final = {name: settings.implementation for name, settings in BUILT_IN.items()}
