@@ -41,7 +41,7 @@ from unstable_stream.events import (
 from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.inference.engine import GenerationRequest, SamplingSettings
 from unstable_stream.inference.vllm.engine import VllmEngine
-from unstable_stream.launch.machine import this_machine
+from unstable_stream.launch.plan import this_machine
 from unstable_stream.launch.ray.cluster import start_local, stop_local
 from unstable_stream.launch.ray.engine import EngineActor, RayEngine, RemoteEngine
 from unstable_stream.launch.ray.rollout import RayRolloutWorker, RolloutActor

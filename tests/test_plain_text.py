@@ -23,8 +23,7 @@ from unstable_stream.events import Event, GameStarted, decode_event, encode_even
 from unstable_stream.log_lines import get_logger
 from unstable_stream.plain_text import plain, plain_console
 from unstable_stream.runs.run_view import RunView
-from unstable_stream.tracking.many_runs import render_runs
-from unstable_stream.tracking.terminal_interface import render
+from unstable_stream.tracking.terminal_interface import render, render_runs
 
 EVIL = "\x1b[2J\x1b]0;name\x07\x9b1m\x85\u202eü[/]中"
 _COMMANDS = """

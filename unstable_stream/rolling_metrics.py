@@ -24,7 +24,7 @@ of the events' own time. Nothing asks a clock.
 import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Final
 
 from unstable_stream.events import (
@@ -38,8 +38,6 @@ from unstable_stream.events import (
 )
 from unstable_stream.events.arrays import packed_length
 from unstable_stream.events.id_sets import IndexSet
-
-__all__ = ["FLUSH_EVERY_S", "SOURCE", "WINDOW", "MetricsProcessor"]
 
 WINDOW: Final = 512
 """The latest values that a mean is of."""
@@ -106,17 +104,8 @@ class _Rolling:
         )
 
     def state(self) -> dict[str, Any]:
-        return {
-            "topic": self.topic,
-            "prefix": self.prefix,
-            "windows": {name: list(window) for name, window in sorted(self.windows.items())},
-            "count": self.count,
-            "update": self.update,
-            "flushed_at_ms": self.flushed_at_ms,
-            "last_id": self.last_id,
-            "last_ms": self.last_ms,
-            "pending": self.pending,
-        }
+        saved = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "run_id"}
+        return saved | {"windows": {name: list(window) for name, window in sorted(self.windows.items())}}
 
 
 class MetricsProcessor:

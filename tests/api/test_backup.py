@@ -26,7 +26,7 @@ from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import TopicPartition
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
-from unstable_stream.proofs.audit import audit_run
+from unstable_stream.proofs.verify import audit_run
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.recording import start_run
 from unstable_stream.streams.plugins.state import PluginStates, Saved

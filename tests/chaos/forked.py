@@ -42,7 +42,7 @@ _PRELOADED = [
     "unstable_stream.launch.inline",
     "unstable_stream.launch.launcher",
     "unstable_stream.log.kafka.log",
-    "unstable_stream.proofs.audit",
+    "unstable_stream.proofs.verify",
     "unstable_stream.proofs.verify",
     "unstable_stream.streams.plugins.host",
     "unstable_stream.tiny_player",

@@ -22,7 +22,7 @@ from unstable_stream.proofs.ledger import Ledger
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.history import RunHistory
 from unstable_stream.streams.processors import rating_processor, reward_processor
-from unstable_stream.tracking.log_state import MonitorState
+from unstable_stream.tracking.prometheus import MonitorState
 from unstable_stream.workers.game_schedule import GameSchedule
 
 GOLDEN = {

@@ -25,8 +25,7 @@ from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, TopicPartition
 from unstable_stream.log.reading import events_to_end, read_to_end
-from unstable_stream.proofs.audit import audit_run
-from unstable_stream.proofs.verify import verify_run
+from unstable_stream.proofs.verify import audit_run, verify_run
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import list_runs
 from unstable_stream.streams.plugins.host import PluginCounters, run_plugin

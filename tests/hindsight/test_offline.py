@@ -34,9 +34,8 @@ from unstable_stream.launch.stopping import Stop
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
-from unstable_stream.proofs.audit import audit_run
-from unstable_stream.proofs.replayed_steps import replayed_step
-from unstable_stream.proofs.verify import verify_run
+from unstable_stream.proofs.recompute_steps_and_ratings import replayed_step
+from unstable_stream.proofs.verify import audit_run, verify_run
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.recording import start_run
 from unstable_stream.streams.ordered_history import ArchiveHistory, LogHistory, Slice

@@ -12,8 +12,7 @@ from unstable_stream.archive import ArchiveWriter, query
 from unstable_stream.archive.what_if import open_set, set_directory
 from unstable_stream.errors import ArchiveError, RunError
 from unstable_stream.events import Rating
-from unstable_stream.hindsight.rating_set import Scopes
-from unstable_stream.hindsight.rerate import find_archived_run, rerate_from_archive, rerate_from_log
+from unstable_stream.hindsight.rerate import Scopes, find_archived_run, rerate_from_archive, rerate_from_log
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import events_to_end, read_to_end

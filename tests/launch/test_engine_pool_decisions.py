@@ -12,11 +12,10 @@ import ray
 
 from unstable_stream.events import EnginesWanted
 from unstable_stream.launch.ray import engine_pool
-from unstable_stream.launch.ray.cluster import Cluster
+from unstable_stream.launch.ray.cluster import Cluster, Whereabouts
 from unstable_stream.launch.ray.engine import EngineHealth, RayEngine
 from unstable_stream.launch.ray.engine_pool import EnginePool
 from unstable_stream.launch.ray.part_output import PartDiedError
-from unstable_stream.launch.ray.whereabouts import Whereabouts
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.placement import Machine, Placement, Share
 

@@ -6,7 +6,7 @@ import pytest
 from tests.launch.test_processes import append, own
 from tests.proofs.test_audit import history
 from unstable_stream.events import Event, Metrics
-from unstable_stream.launch.recorded_progress import RecordedProgress
+from unstable_stream.launch.supervisor import RecordedProgress
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics

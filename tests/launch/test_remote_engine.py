@@ -8,8 +8,7 @@ import ray
 
 from unstable_stream.errors import EngineDiedError
 from unstable_stream.inference.engine import Completion, EngineStats, GenerationRequest
-from unstable_stream.launch.ray.engine import RemoteEngine
-from unstable_stream.launch.ray.exchange import Answer, Exchange
+from unstable_stream.launch.ray.engine import Answer, Exchange, RemoteEngine
 from unstable_stream.launch.ray.part_output import PartDiedError
 
 

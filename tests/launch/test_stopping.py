@@ -17,8 +17,8 @@ from unstable_stream.errors import RunError, ServiceError
 from unstable_stream.events import Event, RunFinished
 from unstable_stream.launch import stopping
 from unstable_stream.launch.inline import InlineServices
-from unstable_stream.launch.launcher import Launch, _harmless, _in_thread, _supervise
-from unstable_stream.launch.stopping import Requests, Stop, stopped_by_signals
+from unstable_stream.launch.launcher import Launch, SupervisedRun, _harmless
+from unstable_stream.launch.stopping import Requests, Stop, in_thread, stopped_by_signals
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end, readable_events
 from unstable_stream.log.topic_drift import create_declared_topics
@@ -81,8 +81,8 @@ async def supervised(
         await create_declared_topics(log, load_topics())
         await start_run(log, config(), RUN)
         services, stop = Services(log, DataDir(directory), *stubborn), Stop()
-        work = _supervise(log, RUN, 0, config(), services, stop, print, True, begun, REMEDY)
-        running = asyncio.ensure_future(work)
+        run = SupervisedRun(log, RUN, config(), services, stop, 0, True, REMEDY)
+        running = asyncio.ensure_future(run.supervise(print, begun))
         try:
             async with asyncio.timeout(DEADLINE_S):
                 await (then(services, stop) or asyncio.sleep(0))
@@ -152,7 +152,7 @@ async def test_a_service_that_fails_while_it_is_stopped_leaves_no_run_without_en
 
 async def test_what_is_done_before_the_record_is_left_at_once() -> None:
     stop, never = Stop(), threading.Event()
-    checking = asyncio.ensure_future(_in_thread(stop, never.wait))
+    checking = asyncio.ensure_future(in_thread(stop, never.wait))
     try:
         for _ in range(2):
             stop.ask("SIGTERM", signal.SIGTERM)
@@ -160,9 +160,9 @@ async def test_what_is_done_before_the_record_is_left_at_once() -> None:
             await asyncio.wait_for(checking, DEADLINE_S)
     finally:
         never.set()
-    assert await _in_thread(Stop(), divmod, 7, 2) == (3, 1)
+    assert await in_thread(Stop(), divmod, 7, 2) == (3, 1)
     with pytest.raises(ZeroDivisionError):
-        await _in_thread(Stop(), divmod, 7, 0)
+        await in_thread(Stop(), divmod, 7, 0)
 
 
 def test_a_closed_terminal_does_not_end_the_run() -> None:

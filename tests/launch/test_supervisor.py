@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from unstable_stream.errors import FencedError, ServiceError
-from unstable_stream.launch.supervisor import Progress, Supervisor, pause_s
+from unstable_stream.launch.supervisor import RecordedProgress, Supervisor, pause_s
 
 pytestmark = pytest.mark.longer
 
@@ -25,7 +25,7 @@ def supervisor(
     *,
     max_restarts: int = 3,
     stop_deadline_s: float = DEADLINE_S,
-    progress: Progress | None = None,
+    progress: RecordedProgress | None = None,
 ) -> Supervisor:
     return Supervisor(
         [str(directory)],
@@ -145,7 +145,7 @@ async def test_a_killed_service_comes_back(tmp_path: Path) -> None:
     assert services.services["waits"].pid is None
 
 
-class Achieved:
+class Achieved(RecordedProgress):
     """A service that has achieved something after each of its starts, up to the last of them."""
 
     def __init__(self, starts: int) -> None:

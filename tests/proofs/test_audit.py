@@ -39,10 +39,10 @@ from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import Record
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
-from unstable_stream.proofs.audit import audit_run
 from unstable_stream.proofs.balance import balance
 from unstable_stream.proofs.ledger import Ledger
 from unstable_stream.proofs.reports import AuditReport
+from unstable_stream.proofs.verify import audit_run
 from unstable_stream.runs.history import RunStatus
 
 RUN = "run-test"

@@ -10,10 +10,9 @@ from unstable_stream.events.id_sets import IdTable, digest
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import Record, TopicSpec
 from unstable_stream.log.reading import read_to_end
-from unstable_stream.proofs.differences import differing_fields
 from unstable_stream.proofs.expected_records import DerivedCheck, Expected
-from unstable_stream.proofs.record_index import RecordIndex
-from unstable_stream.proofs.reports import Check
+from unstable_stream.proofs.ledger import RecordIndex
+from unstable_stream.proofs.reports import Check, differing_fields
 
 
 @pytest.fixture

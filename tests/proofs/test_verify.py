@@ -38,9 +38,8 @@ from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, Positions, StoredRecord
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
-from unstable_stream.proofs.audit import audit_run
 from unstable_stream.proofs.reports import Check, VerifyReport
-from unstable_stream.proofs.verify import verify_run
+from unstable_stream.proofs.verify import audit_run, verify_run
 from unstable_stream.runs.history import read_history
 from unstable_stream.streams.snapshots import FoldState, SnapshotPace, pack, run_name
 from unstable_stream.workers.collector import events_for_collector, topics_of_collector

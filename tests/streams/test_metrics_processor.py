@@ -17,8 +17,7 @@ from unstable_stream.log.topics import load_topics
 from unstable_stream.rolling_metrics import MetricsProcessor
 from unstable_stream.runs.recording import start_run
 from unstable_stream.streams.processors import METRICS
-from unstable_stream.tracking.log_state import MonitorState
-from unstable_stream.tracking.prometheus import exposition
+from unstable_stream.tracking.prometheus import MonitorState, exposition
 from unstable_stream.workers.archiver import run_archiver
 
 

@@ -23,7 +23,7 @@ from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.recording import finish_run, start_run
 from unstable_stream.runs.run_view import RunView
-from unstable_stream.tracking.many_runs import render_runs, watch_runs
+from unstable_stream.tracking.terminal_interface import render_runs, watch_runs
 
 pytestmark = pytest.mark.longer
 

@@ -24,8 +24,7 @@ from unstable_stream.log.port import EventLog, Record, StoredRecord, TopicPartit
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
-from unstable_stream.tracking.log_state import MonitorState
-from unstable_stream.tracking.prometheus import exposition, run_monitor
+from unstable_stream.tracking.prometheus import MonitorState, exposition, run_monitor
 from unstable_stream.tracking.service_reports import ARCHIVER, LAUNCHER, archived_values
 
 pytestmark = pytest.mark.longer
@@ -62,27 +61,30 @@ def rejected(consumer: str, run: str) -> RecordRejected:
 def test_a_whole_run_is_counted() -> None:
     state = folded(*history())
     run = "run-test"
-    assert state.events[run, "games", "game-started"] == 4
-    assert state.events[run, "steps", "step"] == 9
-    assert state.events[run, "trajectories", "trajectory"] == 3
-    assert state.games == {(run, "train", "win"): 3}
-    assert (state.trained[run,], state.dropped[run, "stale"]) == (7, 1)
-    assert state.update[run,] == 2
+    assert state.values["events"][run, "games", "game-started"] == 4
+    assert state.values["events"][run, "steps", "step"] == 9
+    assert state.values["events"][run, "trajectories", "trajectory"] == 3
+    assert state.values["games"] == {(run, "train", "win"): 3}
+    assert (state.values["steps_trained"][run,], state.values["steps_dropped"][run, "stale"]) == (7, 1)
+    assert state.values["learner_update"][run,] == 2
     assert state.runs.runs[run].state == "completed"
 
 
 def test_an_update_delivered_again_is_counted_once() -> None:
     again = update(1, ["s1", "s2"], [])
     state = folded(again, again, update(2, ["s3"], ["s4"]), again)
-    assert (state.trained["run-test",], state.update["run-test",]) == (3, 2)
-    assert state.dropped == {("run-test", "stale"): 1}
+    assert (state.values["steps_trained"]["run-test",], state.values["learner_update"]["run-test",]) == (3, 2)
+    assert state.values["steps_dropped"] == {("run-test", "stale"): 1}
 
 
 def test_dead_letters_are_by_consumer_without_its_run() -> None:
     state = folded(
         rejected("reward-processor/run-test", "run-test"), rejected("archiver", ""), rejected("archiver", "")
     )
-    assert state.dead_letters == {("run-test", "reward-processor", "steps"): 1, ("", "archiver", "steps"): 2}
+    assert state.values["dead_letters"] == {
+        ("run-test", "reward-processor", "steps"): 1,
+        ("", "archiver", "steps"): 2,
+    }
 
 
 def test_what_services_say_of_themselves_is_kept_until_the_run_ends() -> None:
@@ -91,27 +93,31 @@ def test_what_services_say_of_themselves_is_kept_until_the_run_ends() -> None:
         metrics(LAUNCHER, said), metrics(ARCHIVER, archived_values(12)), metrics("engine-0", {"tok_s": 3.5})
     )
     key = ("run-test", "learner")
-    assert (state.service_up[key], state.service_restarts[key]) == (1.0, 2.0)
-    assert state.archived == {("run-test",): 12.0}
-    assert state.values == {("run-test", "engine-0", "tok_s"): 3.5}
+    assert (state.values["service_up"][key], state.values["service_restarts"][key]) == (1.0, 2.0)
+    assert state.values["archive_records"] == {("run-test",): 12.0}
+    assert state.values["value"] == {("run-test", "engine-0", "tok_s"): 3.5}
     state.apply(stored(history()[-1]))
-    assert (state.service_up[key], state.service_restarts[key], state.values) == (0.0, 2.0, {})
+    assert (
+        state.values["service_up"][key],
+        state.values["service_restarts"][key],
+        state.values["value"],
+    ) == (0.0, 2.0, {})
 
 
 def test_progress_is_the_latest_update_or_start() -> None:
     started, *_ = history()
     state = folded(started)
-    assert state.progress_s["run-test",] == 0.0
+    assert state.values["learner_progress_timestamp_seconds"]["run-test",] == 0.0
     state.apply(stored(update(1, ["s"], []), occurred_at_ms=61_500))
     state.apply(stored(started, occurred_at_ms=3_000))
-    assert state.progress_s["run-test",] == 61.5
+    assert state.values["learner_progress_timestamp_seconds"]["run-test",] == 61.5
 
 
 @pytest.mark.parametrize("value", [b"", b"not json", b'{"type": "unknown"}', b"[]"])
 def test_what_is_no_event_is_counted_too(value: bytes) -> None:
     state = MonitorState()
     state.apply(StoredRecord("steps", 0, 0, "k", value, {}, 1))
-    assert state.events == {("", "steps", "unreadable"): 1}
+    assert state.values["events"] == {("", "steps", "unreadable"): 1}
 
 
 def test_of_many_runs_the_latest_are_kept() -> None:
@@ -120,8 +126,8 @@ def test_of_many_runs_the_latest_are_kept() -> None:
     for run in ("a", "b", "c", "b", "d"):
         state.apply(stored(begun, run_id=run))
     assert set(state.runs.runs) == {"b", "d"}
-    assert {key[0] for key in state.events} == {"b", "d"}
-    assert state.events["b", "runs", "run-started"] == 2
+    assert {key[0] for key in state.values["events"]} == {"b", "d"}
+    assert state.values["events"]["b", "runs", "run-started"] == 2
 
 
 # -- what is served ---------------------------------------------------------------------------------

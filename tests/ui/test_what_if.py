@@ -14,11 +14,11 @@ from tests.ui.conftest import HOST, RECORDED, client_of
 from unstable_stream.api.place import Place
 from unstable_stream.api.what_if import rerate_run
 from unstable_stream.archive import query
-from unstable_stream.hindsight.advantages import advantages
+from unstable_stream.hindsight.rederive import advantages
 from unstable_stream.ui import Site, build_app
-from unstable_stream.ui.jobs import Job
 from unstable_stream.ui.pages.what_if import _inline
 from unstable_stream.ui.rendering import _templates
+from unstable_stream.ui.site import Job
 
 RUN = RECORDED
 _ORIGIN = {"origin": f"http://{HOST}"}

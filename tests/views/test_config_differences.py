@@ -1,6 +1,6 @@
 """What the configurations of runs do not share is told, and nothing else."""
 
-from unstable_stream.views.config_differences import config_differences
+from unstable_stream.views.written import config_differences
 
 
 def test_keys_that_differ_are_told_with_every_value() -> None:

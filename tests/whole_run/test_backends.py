@@ -29,8 +29,7 @@ from unstable_stream.launch.stopping import Stop
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import read_to_end, readable_events
-from unstable_stream.proofs.audit import audit_run
-from unstable_stream.proofs.verify import verify_run
+from unstable_stream.proofs.verify import audit_run, verify_run
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.tracking.service_reports import Service

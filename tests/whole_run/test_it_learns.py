@@ -10,7 +10,7 @@ from unstable_stream.launch.launcher import launch
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record
-from unstable_stream.proofs.audit import audit_run
+from unstable_stream.proofs.verify import audit_run
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.data_dir import DataDir
 

@@ -26,7 +26,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from infra.kafka.brokers import KafkaCluster, KafkaUnavailableError
@@ -162,12 +161,7 @@ class Lab:
             self._resources = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End everything."""
         self._resources.close()
 

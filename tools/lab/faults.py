@@ -325,24 +325,21 @@ def _store_answers_503(trial: Trial) -> None:
     trial.over()
 
 
-def _store_is_away(trial: Trial) -> None:
+def _store_is_away(trial: Trial, wait: Callable[[Trial], object] | None = None) -> None:
     host, store = trial.lab.hosts["store"], trial.lab.store
     trial.begin()
     with trial.cut(host):
         store.kill()
-        _await_waiting(trial)
+        (wait or _await_waiting)(trial)
     store.up()
     trial.over()
 
 
 def _store_is_away_for_long(trial: Trial) -> None:
-    host, store = trial.lab.hosts["store"], trial.lab.store
-    trial.begin()
-    with trial.cut(host):
-        store.kill()
-        trial.hold(_PATIENCES * PATIENCE_S, lambda: trial.process.poll() is not None)
-    store.up()
-    trial.over()
+    _store_is_away(
+        trial,
+        lambda trial: trial.hold(_PATIENCES * PATIENCE_S, lambda: trial.process.poll() is not None),
+    )
 
 
 def _store_goes_in_an_archivers_commit(trial: Trial) -> None:

@@ -21,7 +21,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 __all__ = ["Host", "Hosts", "HostsUnavailableError", "free_networks", "why_unavailable"]
@@ -305,12 +304,7 @@ class Hosts:
         _ip("-n", namespace, "route", "add", "default", "via", self.gateway)
         return host
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Kill all processes, and remove namespaces and bridge."""
         self._undo.close()
 

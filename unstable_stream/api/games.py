@@ -233,7 +233,7 @@ def shown_game(
 
 def _token_texts(archive: ArchiveAddress, transcript: Transcript) -> dict[int, Sequence[str]]:
     """Return the tokens' texts by game turn: of checkpoints' moves, if their tokenizer is on this machine."""
-    from unstable_stream.views.tokens import tokens_of
+    from unstable_stream.views.transcript import tokens_of
 
     tokens, with_texts = tokens_of(archive, transcript)
     return {turn: [token.text for token in each] for turn, each in tokens.items()} if with_texts else {}

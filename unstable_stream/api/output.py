@@ -2,6 +2,6 @@
 
 from unstable_stream.launch.service_output import configure_output
 from unstable_stream.plain_text import plain, plain_console
-from unstable_stream.views.csv_rows import cell_text, write_csv
+from unstable_stream.views.written import cell_text, write_csv
 
 __all__ = ["cell_text", "configure_output", "plain", "plain_console", "write_csv"]

@@ -22,8 +22,7 @@ def plan_config(config: "RunConfig", *, fetch: bool = True) -> "RunPlan":
     """
     from unstable_stream.inference.base_model import model_here
     from unstable_stream.inference.model_shape import read_shape
-    from unstable_stream.launch.machine import this_machine
-    from unstable_stream.launch.plan import RunPlan, plan_shape
+    from unstable_stream.launch.plan import RunPlan, plan_shape, this_machine
     from unstable_stream.runs.base_model import base_model_path
     from unstable_stream.runs.placement import place
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from unstable_stream.archive.export import BatchFormat
     from unstable_stream.archive.exported import Manifest
     from unstable_stream.extensions import Spec
-    from unstable_stream.hindsight.rating_set import Rerated
     from unstable_stream.hindsight.rederive import Rederived
+    from unstable_stream.hindsight.rerate import Rerated
     from unstable_stream.hindsight.track import Tracked
     from unstable_stream.launch.plan import RunPlan
     from unstable_stream.model_pool.standings import Standing
@@ -407,7 +407,7 @@ class Run:
 
     def audit(self) -> "AuditReport":
         """Prove from the log that games and steps add up: ``ok``, the counts, and ``problems``."""
-        from unstable_stream.proofs.audit import audit_run
+        from unstable_stream.proofs.verify import audit_run
 
         return self._place.ask_history(lambda log: audit_run(log, self._id, located=self._place.data.located))
 

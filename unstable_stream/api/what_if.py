@@ -9,9 +9,14 @@ from unstable_stream.api.settings import reward_stage
 from unstable_stream.archive.what_if import LabelledSet, open_set, set_directory
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.extensions import Reference, confined
-from unstable_stream.hindsight.rating_set import Rerated, Scopes
 from unstable_stream.hindsight.rederive import Rederived, RewardChange, load_rewards, rederive
-from unstable_stream.hindsight.rerate import find_archived_run, rerate_from_archive, rerate_from_log
+from unstable_stream.hindsight.rerate import (
+    Rerated,
+    Scopes,
+    find_archived_run,
+    rerate_from_archive,
+    rerate_from_log,
+)
 from unstable_stream.log.port import EventLog
 from unstable_stream.model_pool import TrueSkillSettings
 from unstable_stream.model_pool.systems import Elo, OpenSkill, RatingSystem, TrueSkill, build_rating_system

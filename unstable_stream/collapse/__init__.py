@@ -4,8 +4,7 @@
 the updates' metrics: the same updates give the same warnings, live, after a restart, and of any recorded run.
 """
 
-from unstable_stream.collapse.advice import advice
 from unstable_stream.collapse.tally import GameTally
-from unstable_stream.collapse.watch import RULES, CollapseWatch, Sign
+from unstable_stream.collapse.watch import RULES, CollapseWatch, Sign, advice
 
 __all__ = ["RULES", "CollapseWatch", "GameTally", "Sign", "advice"]

@@ -4,8 +4,6 @@ from collections import Counter
 
 from unstable_stream.events import GameOutcome, SeatResult, are_partners, trained_model
 
-__all__ = ["GameTally"]
-
 
 class GameTally:
     """The games that ended since the last update: answers, mirror self-play, fixed opponents.

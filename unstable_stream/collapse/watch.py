@@ -33,11 +33,10 @@ import statistics
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
+from unstable_stream.events import CollapseWarning
 from unstable_stream.intervals import wilson_interval
-
-__all__ = ["RULES", "CollapseWatch", "Sign"]
 
 PATIENCE: Final = 3
 RARE_PATIENCE: Final = 2
@@ -125,17 +124,6 @@ class _Alarm:
         if not recovered or self.sick == self.patience:
             self.well = 0
         return recovered and self.sick == self.patience
-
-
-class _Rule(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def signal(self) -> str: ...
-    def observe(self, update: int, metrics: Mapping[str, float]) -> _Finding | None:
-        """Fold an update's metrics; ``None`` if they say nothing about this rule."""
-
-    def text(self, finding: _Finding) -> str: ...
 
 
 @dataclass
@@ -273,6 +261,9 @@ class _Divergence:
         )
 
 
+_Rule: TypeAlias = _Unplayable | _Certain | _Share | _Result | _Divergence
+
+
 class CollapseWatch:
     """Fold the metrics of a run's updates, in order; each may show signs of a collapse."""
 
@@ -336,3 +327,23 @@ def _set_fields(thing: Any, saved: Mapping[str, Any]) -> None:
             now.extend(tuple(item) if isinstance(item, list) else item for item in value)
         else:
             setattr(thing, name, tuple(value) if isinstance(now, tuple) else value)
+
+
+def advice(warning: CollapseWarning, learning_rate: float, options: str = "") -> str:
+    """Return a warning in one sentence, and the command that forks the run before it.
+
+    Args:
+        warning: of the run.
+        learning_rate: the run's peak learning rate; half of it is proposed.
+        options: those that lead a command to the run's log and data directory, each after a space.
+    """
+    if warning.rule == "unplayable" and warning.fork_at == 0:
+        return (
+            f"update {warning.update} learns from nothing that was played well: {warning.text}. Read some "
+            f"(unstable-stream games{options}), then change the template, sampling.max_tokens or the model"
+        )
+    return (
+        f"sign of a collapse at update {warning.update}, since update {warning.began}: {warning.text}. "
+        f"Go back before it: unstable-stream fork {warning.run_id} --at {warning.fork_at} "
+        f"--set learner.learning_rate={learning_rate / 2:g}{options}"
+    )

@@ -7,8 +7,6 @@ from unstable_stream.events import Checkpoint, CollapseWarning, LearnerUpdate, n
 from unstable_stream.log.port import EventLog
 from unstable_stream.runs.starts import run_events
 
-__all__ = ["find_collapse"]
-
 
 async def find_collapse(log: EventLog, run_id: str) -> tuple[int, list[CollapseWarning]]:
     """Fold a run's updates by the present rules; return their number and the warnings, in order.

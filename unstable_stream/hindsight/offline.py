@@ -15,6 +15,7 @@ import contextlib
 import signal
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +27,7 @@ from unstable_stream.log.reading import readable_events
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
-from unstable_stream.proofs.replayed_steps import replayed_step
+from unstable_stream.proofs.recompute_steps_and_ratings import replayed_step
 from unstable_stream.runs.base_model import base_model_path, with_fingerprint
 from unstable_stream.runs.config import RunConfig, parse_config, read_toml
 from unstable_stream.runs.data_dir import DataDir
@@ -35,8 +36,6 @@ from unstable_stream.runs.overlay import overlaid
 from unstable_stream.runs.recording import finish_run, new_run_id, start_run
 from unstable_stream.streams.ordered_history import History, Slice, merged
 from unstable_stream.tracking.service_reports import LAUNCHER, Reporter
-
-__all__ = ["OfflineProgress", "find_recorded_run", "load_offline_config", "train_offline"]
 
 _POLL_S: Final = 0.5
 _PUBLISH_AT_ONCE: Final = 500
@@ -145,15 +144,8 @@ async def train_offline(
     from unstable_stream.workers.learner import LearnerService
 
     wanted = replace(wanted, topics=(Step.TOPIC,))
-    source = wanted.filter.run_id
-    assert source is not None
     (model,) = config.model_names
-    if not await _is_there_any(history, wanted, model):
-        of_model = f" and model {model}" if model else ""
-        raise RunError(
-            f"no such steps of run {source}{of_model} here. A log keeps steps for some days only: take them "
-            "from the archive with --source archive"
-        )
+    source = await _source_of(history, wanted, model)
     model_path = base_model_path(config)
     config = with_fingerprint(config, model_path)
     stop = stop or Stop()
@@ -163,33 +155,23 @@ async def train_offline(
     with stopped_by_signals(stop):
         await start_run(log, config, run_id, replayed_run_id=source)
         alive = Reporter(log, run_id, LAUNCHER, lambda: {"services/learner/up": 1.0})
-        beside: list[asyncio.Future[Any]] = [
-            asyncio.ensure_future(alive.run()),
-            asyncio.ensure_future(_announce(stop, run_id)),
-        ]
+        works = (alive.run(), _announce(stop, run_id))
+        beside: list[asyncio.Future[Any]] = [asyncio.ensure_future(work) for work in works]
         service: LearnerService | None = None
         outcome, reason = "failed", "interrupted"
         try:
             on_start(run_id)
-            service = await asyncio.to_thread(
-                LearnerService, config, run_id, data, model_path, has_games=False, model=model
-            )
-            feeding = asyncio.ensure_future(
-                _feed(history, wanted, config, run_id, log, epochs, stop.asked, progress)
-            )
+            build = partial(LearnerService, config, run_id, data, model_path, has_games=False, model=model)
+            service = await asyncio.to_thread(build)
+            feed = _feed(history, wanted, config, run_id, log, epochs, stop.asked, progress)
+            feeding = asyncio.ensure_future(feed)
             training = asyncio.ensure_future(service.train(log, stop.asked))
             hurry = asyncio.ensure_future(stop.at_once.wait())
             beside += [feeding, hurry]
             await asyncio.wait((training, hurry), return_when=asyncio.FIRST_COMPLETED)
             if training.done():
-                updates = progress.updates = training.result()
-                done, exhausted = updates >= config.learner.iterations, feeding.done()
-                if exhausted:
-                    feeding.result()  # raises the task's error
-                outcome = "completed" if done else "stopped"
-                reason = f"{updates} updates on steps of {source}" + (
-                    "" if done else ": there were no more steps" if exhausted else f": {stop.reason}"
-                )
+                progress.updates = training.result()
+                outcome, reason = _result(progress.updates, config, source, feeding, stop)
             else:
                 training.cancel()
                 outcome, reason = "stopped", stop.reason
@@ -205,11 +187,28 @@ async def train_offline(
                 end_by(stop.signal)  # else the update would hold this process up
             if service is not None:
                 await asyncio.to_thread(service.close)
-    if stop.signal == signal.SIGINT:
-        raise KeyboardInterrupt
-    if stop.signal is not None:
-        raise SystemExit(128 + stop.signal)
+    _raise_for(stop.signal)
     return run_id
+
+
+def _result(
+    updates: int, config: RunConfig, source: str, feeding: "asyncio.Future[None]", stop: Stop
+) -> tuple[str, str]:
+    """Return outcome and reason of training that has ended; raise the error of the feed if it failed."""
+    if feeding.done():
+        feeding.result()
+    reason = f"{updates} updates on steps of {source}"
+    if updates >= config.learner.iterations:
+        return "completed", reason
+    return "stopped", f"{reason}: {'there were no more steps' if feeding.done() else stop.reason}"
+
+
+def _raise_for(number: int | None) -> None:
+    """End the caller as Python does at a signal, if one stopped the run."""
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    if number is not None:
+        raise SystemExit(128 + number)
 
 
 async def _announce(stop: Stop, run_id: str) -> None:
@@ -272,6 +271,14 @@ async def _steps(history: History, wanted: Slice, model: str | None) -> AsyncGen
                     yield event
 
 
-async def _is_there_any(history: History, wanted: Slice, model: str | None) -> bool:
+async def _source_of(history: History, wanted: Slice, model: str | None) -> str:
+    """Return the run of the slice, if it holds a step."""
+    assert wanted.filter.run_id is not None
     async with contextlib.aclosing(_steps(history, wanted, model)) as steps:
-        return await anext(steps, None) is not None
+        if await anext(steps, None) is None:
+            of_model = f" and model {model}" if model else ""
+            raise RunError(
+                f"no such steps of run {wanted.filter.run_id}{of_model} here. A log keeps steps for some "
+                "days only: take them from the archive with --source archive"
+            )
+    return wanted.filter.run_id

@@ -11,8 +11,6 @@ from rich.tree import Tree
 from unstable_stream.hindsight.why import Direction, End, Link, Node, NodeKey, Provenance
 from unstable_stream.plain_text import plain
 
-__all__ = ["render"]
-
 _LONGEST_TEXT = 60
 _SHORT_ID = 8
 _MOST_COUNTED = 6

@@ -7,26 +7,127 @@ transformations. The recorded steps do not change. The new rewards are a labelle
 """
 
 import time
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from unstable_stream.archive import query
 from unstable_stream.archive.what_if import LabelledSet
-from unstable_stream.errors import ConfigError, EventError
-from unstable_stream.events import LearnerUpdate, Step, Trajectory
-from unstable_stream.hindsight.trained_batches import TrainedBatches
+from unstable_stream.archive_address import ArchiveAddress
+from unstable_stream.errors import ConfigError, EventError, RunError
+from unstable_stream.events import LearnerUpdate, Step, Trajectory, decode_event
+from unstable_stream.events.id_sets import IdTable
+from unstable_stream.extensions import confined
+from unstable_stream.hindsight.rerate import COLUMN_TYPES, find_archived_run
 from unstable_stream.log.port import EventLog
-from unstable_stream.reward_transformations import RewardProcessor
+from unstable_stream.reward_transformations import RewardProcessor, build_sampling
 from unstable_stream.runs.config import RewardConfig, RunConfig, parse_config, read_toml
 from unstable_stream.runs.starts import run_events
 from unstable_stream.streams.processors import reward_processor
+from unstable_stream.update_decisions import SamplingTransform, drawn_ids, shaped_rewards
 from unstable_stream.version import __version__
 
-_TOLD_EVERY: Final = 200
-__all__ = ["Rederived", "RewardChange", "load_rewards", "rederive"]
 
+class Advantage(NamedTuple):
+    """The training values of one step of a batch."""
+
+    model: str | None
+    update: int
+    step_id: str
+    env_id: str
+    role: str
+    advantage: float
+    advantage_used: float
+
+
+class _Update(NamedTuple):
+    model: str | None
+    number: int
+    size: int
+    """Of its batch."""
+
+
+class _Member(NamedTuple):
+    place: int
+    role: str
+    used: Step
+    new: Step
+
+
+class TrainedBatches:
+    """First pass all updates, then call :meth:`seal`, then pass every step with both rewards.
+
+    It holds the steps of incomplete batches, and 24 bytes for every trained step.
+    """
+
+    def __init__(self, used: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> None:
+        """Take the used sampling transformations and the new ones; raises :class:`ConfigError`."""
+        self._settings = (list(used), list(new))
+        self._of_model: dict[str | None, tuple[SamplingTransform, SamplingTransform]] = {None: self._build()}
+        """Of each trained model, the used transformations and the new ones: they may have a state."""
+        self._ids = IdTable()
+        self._updates: list[_Update] = []
+        self._of_step = array("i")
+        """Of each step, the place of its update in the list."""
+        self._places = array("i")
+        self._known: set[tuple[str | None, int]] = set()
+        self._open: dict[int, list[_Member]] = {}
+        self.done = 0
+        """The number of complete batches."""
+
+    def _build(self) -> tuple[SamplingTransform, SamplingTransform]:
+        used, new = self._settings
+        return build_sampling(used), build_sampling(new)
+
+    def expect(self, update: LearnerUpdate) -> None:
+        """Add the steps that an update drew; an update passed twice counts once."""
+        if (update.model, update.update) in self._known:
+            return
+        self._known.add((update.model, update.update))
+        drawn = drawn_ids(update)
+        for place, step_id in enumerate(drawn):
+            self._ids.add(step_id)
+            self._of_step.append(len(self._updates))
+            self._places.append(place)
+        self._updates.append(_Update(update.model, update.update, len(drawn)))
+
+    def seal(self) -> None:
+        """Sort the steps; no update may be added after this."""
+        self._ids.seal()
+
+    def add(self, used: Sequence[Step], new: Sequence[Step], role: str) -> list[Advantage]:
+        """Add a trajectory's steps; return the advantages of the batches that are complete now."""
+        numbers = self._ids.find([step.event_id for step in used])
+        advantages = []
+        for number, before, after in zip(numbers, used, new, strict=True):
+            if number < 0:
+                continue
+            update = self._of_step[number]
+            members = self._open.setdefault(update, [])
+            members.append(_Member(self._places[number], role, before, after))
+            if len(members) == self._updates[update].size:
+                advantages += self._close(update)
+        return advantages
+
+    def _close(self, number: int) -> list[Advantage]:
+        members = sorted(self._open.pop(number), key=lambda member: member.place)
+        model, update, _ = self._updates[number]
+        self.done += 1
+        if model not in self._of_model:
+            self._of_model[model] = self._build()
+        transform_used, transform_new = self._of_model[model]
+        before = shaped_rewards([member.used for member in members], transform_used)
+        after = shaped_rewards([member.new for member in members], transform_new)
+        return [
+            Advantage(model, update, member.new.event_id, member.new.env_id, member.role, now, then)
+            for member, now, then in zip(members, after, before, strict=True)
+        ]
+
+
+_TOLD_EVERY: Final = 200
 _CHUNK_ROWS: Final = 10_000
 _STEPS: Final = {
     "run_id": "VARCHAR",
@@ -45,15 +146,8 @@ _STEPS: Final = {
     "reward": "DOUBLE",
     "reward_used": "DOUBLE",
 }
-_ADVANTAGES: Final = {
-    "run_id": "VARCHAR",
-    "model": "VARCHAR",
-    "update": "INTEGER",
-    "step_id": "VARCHAR",
-    "env_id": "VARCHAR",
-    "role": "VARCHAR",
-    "advantage": "DOUBLE",
-    "advantage_used": "DOUBLE",
+_ADVANTAGES: Final = {"run_id": "VARCHAR"} | {
+    name: COLUMN_TYPES[kind] for name, kind in Advantage.__annotations__.items()
 }
 _SUMMARY: Final = """
 WITH stages AS (
@@ -207,26 +301,16 @@ class _Rederiving:
         except EventError:
             return  # the record was set aside when it was first read
         role = event.role or f"seat {event.seat}"
-        self._rows += [
-            (
-                self._run_id,
-                after.event_id,
-                after.trajectory_id,
-                after.game_id,
-                after.env_id,
-                after.seat,
-                role,
-                after.turn_index,
-                after.model_uid,
-                after.policy_version,
-                after.raw_reward,
-                after.final_reward,
-                before.final_reward,
-                after.reward,
-                before.reward,
-            )
-            for before, after in zip(used, new, strict=True)
-        ]
+        for before, after in zip(used, new, strict=True):
+            values = {
+                "run_id": self._run_id,
+                "step_id": after.event_id,
+                "role": role,
+                "final_reward_used": before.final_reward,
+                "reward_used": before.reward,
+            }
+            row = (values[name] if name in values else getattr(after, name) for name in _STEPS)
+            self._rows.append(tuple(row))
         self._advantages += [(self._run_id, *each) for each in self.batches.add(used, new, role)]
         if len(self._rows) >= _CHUNK_ROWS:
             self.flush()
@@ -241,3 +325,43 @@ class _Rederiving:
 def _write(out: LabelledSet, table: str, schema: Mapping[str, str], rows: list[tuple[Any, ...]]) -> None:
     columns = zip(*rows, strict=True) if rows else ([] for _ in schema)
     out.write(table, schema, {name: list(values) for name, values in zip(schema, columns, strict=True)})
+
+
+_UPDATE: Final = """
+    SELECT value FROM events WHERE topic = 'learner-updates' AND run_id = $run AND type = 'learner-update'
+        AND (value->>'$.update')::BIGINT = $update AND value->>'$.model' IS NOT DISTINCT FROM $model LIMIT 1
+"""
+_DRAWN_STEPS: Final = """
+    SELECT event_id, any_value(value) FROM events
+    WHERE topic = 'steps' AND run_id = $run AND event_id IN (SELECT unnest($ids)) GROUP BY event_id
+"""
+
+
+def advantages(
+    archive: ArchiveAddress, run_id: str, update: int, model: str | None = None
+) -> Mapping[str, float]:
+    """Return step id to advantage, of the whole batch; empty where they cannot be told.
+
+    ``model`` is the name of one of several trained models, which each count their own updates.
+
+    That is where the run's transformations are code of its own, which is not loaded here, or learn from one
+    batch to the next, or where the archive lacks a step of the batch.
+    """
+    found = query(archive, _UPDATE, {"run": run_id, "update": update, "model": model}).rows
+    try:
+        _, config = find_archived_run(archive, run_id)
+        with confined([]):
+            transform = build_sampling(list(config.rewards.sampling))
+        if not found or any(each.state() for each in transform.transforms):
+            return {}
+        event = decode_event(found[0][0].encode())
+        assert isinstance(event, LearnerUpdate)
+        drawn = drawn_ids(event)
+        rows = query(archive, _DRAWN_STEPS, {"run": run_id, "ids": list(drawn)}).rows
+        steps = {step_id: decode_event(value.encode()) for step_id, value in rows}
+    except (ConfigError, RunError, EventError):
+        return {}
+    batch = [step for step_id in drawn if isinstance(step := steps.get(step_id), Step)]
+    if len(batch) < len(drawn):
+        return {}
+    return dict(zip(drawn, shaped_rewards(batch, transform), strict=True))

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["DESCRIPTIONS", "GAMES_OF_POLICIES", "RELATIONS", "SUMMARIES", "Relation"]
-
 _GIVEN: Final = "(SELECT unnest($ids))"
 _NEAR: Final = "game_index BETWEEN $first_game AND $last_game"
 
@@ -60,13 +58,28 @@ class Relation:
         """
 
 
-_STEP_FATE = f"""
-    SELECT step_id AS parent, run_id, concat_ws('/', model, update) AS id,
-        CASE fate WHEN 'trained' THEN 'at place ' || batch_position || ' of the batch' ELSE reason END
-            AS note,
-        update AS place
-    FROM update_steps WHERE run_id = $run AND step_id IN {_GIVEN} AND fate =
-"""
+def _column(
+    words: str,
+    kind: str,
+    parent: str,
+    id_: str,
+    table: str,
+    *,
+    note: str = "NULL",
+    place: str = "0",
+    where: str = "",
+    of_same_game: bool = False,
+) -> Relation:
+    """Return the relation of two columns of a table: of the ends named ``parent``, what ``id_`` names."""
+    near = f"AND {_NEAR} " if table in ("steps", "trajectories") else ""
+    sql = (
+        f"SELECT {parent} AS parent, run_id, {id_} AS id, {note} AS note, {place} AS place FROM {table} "
+        f"WHERE run_id = $run {near}AND {parent} IN {_GIVEN} {where}"
+    )
+    return Relation(words, kind, sql, of_same_game)
+
+
+_UPDATE_ID = "concat_ws('/', model, update)"
 _UPDATE_STEPS = f"""
     SELECT concat_ws('/', model, update) AS parent, run_id, step_id AS id, reason AS note,
         coalesce(batch_position, 0) AS place
@@ -98,14 +111,13 @@ _BECAUSE: Final[Mapping[str, tuple[Relation, ...]]] = {
             WHERE c.run_id = $run AND c.model_uid IN {_GIVEN}
             """,
         ),
-        Relation(
+        _column(
             "was trained from",
             "checkpoint",
-            f"""
-            SELECT c.model_uid AS parent, c.run_id, c.parent_uid AS id, NULL AS note, 0 AS place
-            FROM checkpoints AS c
-            WHERE c.run_id = $run AND c.model_uid IN {_GIVEN} AND c.parent_uid IS NOT NULL
-            """,
+            "model_uid",
+            "parent_uid",
+            "checkpoints",
+            where="AND parent_uid IS NOT NULL",
         ),
     ),
     "update": (
@@ -125,42 +137,26 @@ _BECAUSE: Final[Mapping[str, tuple[Relation, ...]]] = {
         Relation("dropped", "step", _UPDATE_STEPS + "'dropped'"),
     ),
     "step": (
-        Relation(
-            "was a move in",
-            "game",
-            f"""
-            SELECT step_id AS parent, run_id, game_id AS id, NULL AS note, 0 AS place
-            FROM steps WHERE run_id = $run AND {_NEAR} AND step_id IN {_GIVEN}
-            """,
-            of_same_game=True,
-        ),
-        Relation(
-            "was sampled by",
-            "checkpoint",
-            f"""
-            SELECT step_id AS parent, run_id, model_uid AS id, NULL AS note, 0 AS place
-            FROM steps WHERE run_id = $run AND {_NEAR} AND step_id IN {_GIVEN}
-            """,
-        ),
+        _column("was a move in", "game", "step_id", "game_id", "steps", of_same_game=True),
+        _column("was sampled by", "checkpoint", "step_id", "model_uid", "steps"),
     ),
     "trajectory": (
-        Relation(
+        _column(
             "was a seat of",
             "game",
-            f"""
-            SELECT trajectory_id AS parent, run_id, game_id AS id, 'seat ' || seat AS note, 0 AS place
-            FROM trajectories WHERE run_id = $run AND {_NEAR} AND trajectory_id IN {_GIVEN}
-            """,
+            "trajectory_id",
+            "game_id",
+            "trajectories",
+            note="'seat ' || seat",
             of_same_game=True,
         ),
-        Relation(
+        _column(
             "was played by",
             "checkpoint",
-            f"""
-            SELECT trajectory_id AS parent, run_id, model_uid AS id, NULL AS note, 0 AS place
-            FROM trajectories
-            WHERE run_id = $run AND {_NEAR} AND trajectory_id IN {_GIVEN} AND policy_version IS NOT NULL
-            """,
+            "trajectory_id",
+            "model_uid",
+            "trajectories",
+            where="AND policy_version IS NOT NULL",
         ),
     ),
     "game": (
@@ -177,25 +173,11 @@ _BECAUSE: Final[Mapping[str, tuple[Relation, ...]]] = {
             """,
         ),
     ),
-    "rating": (
-        Relation(
-            "was given for",
-            "game",
-            f"""
-            SELECT event_id AS parent, run_id, value->>'$.game_id' AS id, NULL AS note, 0 AS place
-            FROM events WHERE run_id = $run AND event_id IN {_GIVEN}
-            """,
-        ),
-    ),
+    "rating": (_column("was given for", "game", "event_id", "value->>'$.game_id'", "events"),),
 }
 _LED_TO: Final[Mapping[str, tuple[Relation, ...]]] = {
     "run": (
-        Relation(
-            "made",
-            "checkpoint",
-            "SELECT run_id AS parent, run_id, model_uid AS id, NULL AS note, -iteration AS place "
-            f"FROM checkpoints WHERE run_id = $run AND run_id IN {_GIVEN}",
-        ),
+        _column("made", "checkpoint", "run_id", "model_uid", "checkpoints", place="-iteration"),
         Relation(
             "was forked into",
             "run",
@@ -226,14 +208,14 @@ _LED_TO: Final[Mapping[str, tuple[Relation, ...]]] = {
             GROUP BY s.model_uid, s.run_id, u.model, u.update
             """,
         ),
-        Relation(
+        _column(
             "played in",
             "game",
-            f"""
-            SELECT model_uid AS parent, run_id, game_id AS id, 'seat ' || seat || ': ' || result AS note,
-                (split, finished_at, seat) AS place
-            FROM seats WHERE run_id = $run AND model_uid IN {_GIVEN}
-            """,
+            "model_uid",
+            "game_id",
+            "seats",
+            note="'seat ' || seat || ': ' || result",
+            place="(split, finished_at, seat)",
         ),
         Relation(
             "was forked into",
@@ -247,42 +229,36 @@ _LED_TO: Final[Mapping[str, tuple[Relation, ...]]] = {
         ),
     ),
     "update": (
-        Relation(
-            "made",
-            "checkpoint",
-            f"""
-            SELECT concat_ws('/', u.model, u.update) AS parent, u.run_id, u.model_uid AS id, NULL AS note,
-                0 AS place
-            FROM updates AS u
-            WHERE u.run_id = $run AND {_is_given("u.")}
-                AND u.model_uid IS NOT NULL
-            """,
-        ),
+        _column("made", "checkpoint", _UPDATE_ID, "model_uid", "updates", where="AND model_uid IS NOT NULL"),
     ),
     "step": (
-        Relation("was trained on by", "update", _STEP_FATE + "'trained'"),
-        Relation("was dropped by", "update", _STEP_FATE + "'dropped'"),
-    ),
-    "trajectory": (
-        Relation(
-            "became",
-            "step",
-            f"""
-            SELECT trajectory_id AS parent, run_id, step_id AS id, NULL AS note, turn_index AS place
-            FROM steps WHERE run_id = $run AND {_NEAR} AND trajectory_id IN {_GIVEN}
-            """,
-            of_same_game=True,
+        _column(
+            "was trained on by",
+            "update",
+            "step_id",
+            _UPDATE_ID,
+            "update_steps",
+            note="'at place ' || batch_position || ' of the batch'",
+            place="update",
+            where="AND fate = 'trained'",
+        ),
+        _column(
+            "was dropped by",
+            "update",
+            "step_id",
+            _UPDATE_ID,
+            "update_steps",
+            note="reason",
+            place="update",
+            where="AND fate = 'dropped'",
         ),
     ),
+    "trajectory": (
+        _column("became", "step", "trajectory_id", "step_id", "steps", place="turn_index", of_same_game=True),
+    ),
     "game": (
-        Relation(
-            "became",
-            "step",
-            f"""
-            SELECT game_id AS parent, run_id, step_id AS id, NULL AS note, (turn_index, seat) AS place
-            FROM steps WHERE run_id = $run AND {_NEAR} AND game_id IN {_GIVEN}
-            """,
-            of_same_game=True,
+        _column(
+            "became", "step", "game_id", "step_id", "steps", place="(turn_index, seat)", of_same_game=True
         ),
     ),
 }

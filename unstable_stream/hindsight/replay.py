@@ -7,9 +7,9 @@ take them. :mod:`unstable_stream.hindsight.offline` trains on replayed steps.
 import asyncio
 import base64
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -22,55 +22,28 @@ from unstable_stream.streams.ordered_history import Merged
 from unstable_stream.streams.plugins import Plugin
 from unstable_stream.streams.plugins.worker import PluginWorker
 
-__all__ = [
-    "Clock",
-    "PluginTally",
-    "SystemClock",
-    "copy_into",
-    "line_of",
-    "paced",
-    "rehearse",
-    "write_lines",
-]
-
 _SHORTEST_SLEEP_S: Final = 0.002
 """Records due within this time are passed on together, because a sleep costs about as much."""
 
 
-class Clock(Protocol):
-    """Returns the time and sleeps; tests bring their own clock."""
-
-    def time(self) -> float:
-        """Return seconds since a fixed moment."""
-
-    async def sleep(self, seconds: float) -> None: ...
-
-
-class SystemClock:
-    """The real clock."""
-
-    def time(self) -> float:
-        return time.monotonic()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-
 async def paced(
-    history: AsyncIterator[Merged], speed: float | None, clock: Clock | None = None
+    history: AsyncIterator[Merged],
+    speed: float | None,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> AsyncIterator[Merged]:
     """Pass records on when they are due.
 
     Args:
         history: records in order.
         speed: factor of the original speed; ``None``: at once.
-        clock: by default the system's.
+        now: the clock, in seconds.
+        sleep: waits so many seconds on that clock.
     """
     if speed is None:
         async for piece in history:
             yield piece
         return
-    clock = clock or SystemClock()
     first_ms: int | None = None
     latest_ms = 0
     began = 0.0
@@ -78,18 +51,18 @@ async def paced(
         due: list[StoredRecord] = []
         for record in piece.records:
             if first_ms is None:
-                first_ms, began = record.timestamp_ms, clock.time()
+                first_ms, began = record.timestamp_ms, now()
             # A record with an earlier time than the one before is due at once: offsets decide the order in a
             # partition.
             latest_ms = max(latest_ms, record.timestamp_ms)
-            wait_s = began + (latest_ms - first_ms) / 1000 / speed - clock.time()
+            wait_s = began + (latest_ms - first_ms) / 1000 / speed - now()
             if wait_s > _SHORTEST_SLEEP_S:
                 if due:
                     yield Merged(due, piece.read)
                     due = []
-                    wait_s = began + (latest_ms - first_ms) / 1000 / speed - clock.time()
+                    wait_s = began + (latest_ms - first_ms) / 1000 / speed - now()
                 if wait_s > 0:
-                    await clock.sleep(wait_s)
+                    await sleep(wait_s)
             due.append(record)
         yield Merged(due, piece.read)
 

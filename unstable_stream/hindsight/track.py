@@ -21,8 +21,6 @@ from unstable_stream.streams.ordered_history import History, Slice, merged
 from unstable_stream.streams.record_filter import RecordFilter
 from unstable_stream.streams.trackers import Received, RunTracker
 
-__all__ = ["Tracked", "track"]
-
 _TOPICS: Final = (*MetricsProcessor.inputs, Metrics.TOPIC, RunStarted.TOPIC)
 _LOOK_EVERY_S: Final = 2.0
 

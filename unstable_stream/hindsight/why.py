@@ -27,8 +27,6 @@ from unstable_stream.hindsight.relations import (
     Relation,
 )
 
-__all__ = ["Direction", "End", "Link", "Node", "NodeKey", "Provenance", "find_node", "trace"]
-
 _NAMED = 8
 _ALL_GAMES: Final = (0, 2**63 - 1)
 _POLICIES_BEFORE: Final = 8

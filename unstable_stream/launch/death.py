@@ -11,8 +11,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["Death", "Output", "write_death"]
-
 _READ_BYTES: Final = 16 * 1024
 _LINES: Final = 3
 _LONGEST: Final = 600

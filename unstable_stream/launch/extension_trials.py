@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -39,10 +39,6 @@ from unstable_stream.streams.plugins import load_plugin, metrics_of
 from unstable_stream.streams.processors import rating_processor
 from unstable_stream.streams.trackers import build_tracker
 from unstable_stream.update_decisions import shaped_rewards
-
-__all__ = ["recorded_sample", "try_extension", "try_extensions"]
-
-T = TypeVar("T")
 
 _TRIAL_TURNS: Final = 30
 _METHODS_OF_AN_ENGINE: Final = ("generate", "stats", "close")
@@ -222,7 +218,8 @@ def _try_consumer(reference: Reference, config: RunConfig) -> None:
         raise ConfigError(f"say which name in the file, {reference.target}:name")
     plugin = load_plugin(reference.target)
     events = list(recorded_sample().values())
-    _in_thread(lambda: metrics_of(plugin, events))
+    with ThreadPoolExecutor(max_workers=1) as thread:  # the caller may be in an event loop
+        thread.submit(metrics_of, plugin, events).result()
 
 
 def _try_tracker(reference: Reference, config: RunConfig) -> None:
@@ -261,9 +258,3 @@ def _listed_move(observation: str) -> str:
         return listed_moves(observation)[0]
     except GameError:
         return "[0]"  # it lists none
-
-
-def _in_thread(work: Callable[[], T]) -> T:
-    # The caller may be in an event loop, which cannot run another.
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(work).result()

@@ -18,8 +18,6 @@ from unstable_stream.games.templates import PromptTemplate, get_template
 from unstable_stream.inference.tokenizer import FileTokenizer
 from unstable_stream.runs.config import EnvConfig
 
-__all__ = ["check_first_turn", "finish", "first_turn"]
-
 T = TypeVar("T")
 
 _SHOWN_WORDS: Final = 5

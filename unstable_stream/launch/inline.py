@@ -11,13 +11,14 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from unstable_stream.inference.engine import Engine
-from unstable_stream.launch.stream_services import serve_stream
+from unstable_stream.launch.service import serve_stream
 from unstable_stream.loading import loading, unload
 from unstable_stream.log.port import EventLog
 from unstable_stream.log_lines import get_logger
@@ -32,8 +33,6 @@ from unstable_stream.workers.rollout import RolloutWorker
 
 if TYPE_CHECKING:
     from unstable_stream.workers.learner import Learners
-
-__all__ = ["InlineService", "InlineServices"]
 
 T = TypeVar("T")
 
@@ -147,15 +146,12 @@ class InlineServices:
 
     async def _serve(self, name: str, stop: asyncio.Event) -> None:
         if name == "learner":
-            await self._learn(stop)
+            learner = await self._load(self._load_learner)
+            await learner.train(self._event_log, stop)
         elif name == "collector":
             await self._collect(stop)
         else:
             await serve_stream(name, self._event_log, self._run, stop)
-
-    async def _learn(self, stop: asyncio.Event) -> None:
-        learner = await self._load(self._load_learner)
-        await learner.train(self._event_log, stop)
 
     def _load_learner(self) -> "Learners":
         from unstable_stream.workers.learner import Learners  # loads torch
@@ -165,34 +161,22 @@ class InlineServices:
         )
 
     async def _collect(self, stop: asyncio.Event) -> None:
-        started = await run_started(self._event_log, self._run.run_id)
-        engine = await self._load(self._load_engine)
-        others: dict[str, Engine] = {}
-        try:
-            for path, share in zip(self._run.config.opponent_models, self._placement.opponents, strict=True):
-                others[path] = await self._load(partial(build_opponent, self._run.config, path, share))
-            resume = f"unstable-stream train --resume {self._run.run_id} --data {self._run.data.root}"
-            hung = end_with(self._run.config, self._run.data, f"Go on with: {resume}")
-            worker = RolloutWorker(self._run.config, self._event_log, self._model_path, engine, others, hung)
-            try:
-                collector = Collector(
-                    self._run.config,
-                    self._run.run_id,
-                    [LocalEngine(engine)],
-                    [worker],
-                    started,
-                    self._run.data,
-                    read_gpus,
-                )
-                await collector.collect(self._event_log, stop)
-            finally:
-                await worker.close()
-        finally:
-            for each in (engine, *others.values()):
-                await each.close()
-
-    def _load_engine(self) -> Engine:
-        return build_engine(self._run.config, self._model_path, self._placement.engines[0])
+        (run_id, config, data), placement = self._run, self._placement
+        started = await run_started(self._event_log, run_id)
+        async with AsyncExitStack() as opened:
+            engine = await self._load(partial(build_engine, config, self._model_path, placement.engines[0]))
+            opened.push_async_callback(engine.close)
+            others: dict[str, Engine] = {}
+            for path, share in zip(config.opponent_models, placement.opponents, strict=True):
+                others[path] = await self._load(partial(build_opponent, config, path, share))
+                opened.push_async_callback(others[path].close)
+            resume = f"unstable-stream train --resume {run_id} --data {data.root}"
+            hung = end_with(config, data, f"Go on with: {resume}")
+            worker = RolloutWorker(config, self._event_log, self._model_path, engine, others, hung)
+            opened.push_async_callback(worker.close)
+            engines = [LocalEngine(engine)]
+            collector = Collector(config, run_id, engines, [worker], started, data, read_gpus)
+            await collector.collect(self._event_log, stop)
 
     async def _load(self, load: Callable[[], T]) -> T:
         with loading():

@@ -19,14 +19,13 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextvars import copy_context
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from unstable_stream.errors import ConfigError, FencedError, RunError, ServiceError, UnstableStreamError
+from unstable_stream.errors import ConfigError, FencedError, ServiceError, UnstableStreamError
 from unstable_stream.events import (
     Checkpoint,
     CollapseWarning,
@@ -38,11 +37,10 @@ from unstable_stream.events import (
 )
 from unstable_stream.extensions import ALLOW_CODE, allowed_patterns
 from unstable_stream.inference.base_model import is_snapshot, model_directory, model_here, resolve_model
-from unstable_stream.launch.machine import this_machine
-from unstable_stream.launch.plan import RunPlan, plan_run
+from unstable_stream.launch.plan import RunPlan, plan_run, this_machine
 from unstable_stream.launch.preflight import check_base_model, check_config
-from unstable_stream.launch.recorded_progress import RecordedProgress
-from unstable_stream.launch.stopping import Stop, end_by, say, stopped_by_signals
+from unstable_stream.launch.stopping import Stop, end_by, in_thread, say, stopped_by_signals
+from unstable_stream.launch.supervisor import RecordedProgress
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import ends_of, readable_events
 from unstable_stream.log.topic_drift import prepare_topics
@@ -60,15 +58,17 @@ from unstable_stream.runs.resume import check_plays, resume_run
 from unstable_stream.runs.starts import run_starts
 from unstable_stream.tracking.service_reports import LAUNCHER, Reporter, Service, service_values
 
-__all__ = ["Backend", "Launch", "launch"]
+if TYPE_CHECKING:
+    from unstable_stream.launch.inline import InlineServices
+    from unstable_stream.launch.ray.keeper import RayServices
 
 _logger = get_logger(__name__)
-
-T = TypeVar("T")
 
 Backend: TypeAlias = Literal["ray", "inline"]
 
 Watch: TypeAlias = Callable[[EventLog, str, RunConfig, Mapping[str, Service]], Awaitable[None]]
+
+_Plan: TypeAlias = Callable[[list[Machine]], RunPlan]
 
 _LAST_RECORD_S = 10.0
 """Seconds in which the end is recorded and archived when a run ends at once."""
@@ -83,36 +83,6 @@ class Launch:
     """``completed`` or ``stopped``."""
     signal: int | None = None
     """The signal that stopped it; ``None``: no signal did."""
-
-
-class _Services(Protocol):
-    """The services of a run, in processes or in this process."""
-
-    @property
-    def services(self) -> Mapping[str, Service]:
-        """The services started so far, by name."""
-
-    @property
-    def failure(self) -> BaseException | None:
-        """The first error that ends the run; ``None`` if there is none."""
-
-    async def prepare(self, progress: Callable[[str], None]) -> None:
-        """Prepare for the learner and the collector."""
-
-    def start(self, name: str, *, essential: bool = True) -> None:
-        """Start a service; the run can go on without a service that is not essential."""
-
-    async def wait(self, names: Sequence[str]) -> None:
-        """Return when all of ``names`` have finished; raise the first failure of any service."""
-
-    async def stop(self, name: str) -> None:
-        """Ask a service to drain and end, and wait for it."""
-
-    async def kill(self, *, but: str = "") -> None:
-        """End the services at once, but for one, so that they write nothing more."""
-
-    async def close(self) -> None:
-        """End the services that still run, and what they ran on."""
 
 
 async def launch(
@@ -162,37 +132,7 @@ async def launch(
         config = config.model_copy(update={"directory": os.getcwd()})
     stop = stop or Stop()
     progress = _harmless(progress)
-    progress("checking the configuration")
-    data.refuse_export()
-    _check_backend(config)
-    await _in_thread(stop, check_config, config)
-    if config.backend == "ray":
-        # Before anything is written: Ray may not be installed, or its cluster gone.
-        from unstable_stream.launch.ray.cluster import check_reachable
-
-        await _in_thread(stop, check_reachable)
-    at_hand = model_here(config.model, config.model_revisions.get(config.model))
-    config, model_path = await _in_thread(stop, _with_models, config)
-    if not at_hand:  # it was fetched only now
-        await _in_thread(stop, check_base_model, config, model_path)
-    plan = partial(plan_run, config, model_path)
-    here: Placement | None = None
-    if config.backend == "inline" or "RAY_ADDRESS" not in os.environ:
-        # Of a cluster only Ray knows the machines.
-        planned = plan([await _in_thread(stop, this_machine)])
-        here = planned.placement
-        for line in planned.lines:
-            progress(line)
-    else:
-        from unstable_stream.launch.ray.nodes import check_cluster
-
-        progress("asking the cluster's machines what they have")
-        loop = asyncio.get_running_loop()
-
-        def tell(words: str) -> None:
-            loop.call_soon_threadsafe(progress, words)
-
-        await _in_thread(stop, check_cluster, plan, config, model_path, data.root, tell)
+    config, model_path, plan, here = await _check(config, data, stop, progress)
     run_id = resume or run_id or new_run_id(config.name)
     run = RunContext(run_id, config, data)
     async with run.opened_log() as log:
@@ -204,6 +144,7 @@ async def launch(
         with stopped_by_signals(stop):
             started, resumption = await _record(log, run_id, config, resume=resume is not None, fork=fork)
             trains = config.learner.iterations > (started.parent_update or 0)
+            supervised = SupervisedRun(log, run_id, config, services, stop, resumption, trains, remedy)
 
             def begun() -> None:
                 nonlocal viewer
@@ -212,9 +153,7 @@ async def launch(
                     viewer = asyncio.ensure_future(watch(log, run_id, config, services.services))
 
             try:
-                launched = await _supervise(
-                    log, run_id, resumption, config, services, stop, progress, trains, begun, remedy
-                )
+                launched = await supervised.supervise(progress, begun)
             except FencedError as error:
                 raise ServiceError(
                     f"run {run_id} was taken over by another launcher, where it goes on; this one has "
@@ -234,40 +173,41 @@ async def launch(
     return launched
 
 
-async def _in_thread(stop: Stop, work: Callable[..., T], *arguments: object) -> T:
-    """Work in a thread that nobody has to wait for, unlike that of ``asyncio.to_thread``.
-
-    Raises:
-        RunError: ``stop`` asks for the end at once.
+async def _check(
+    config: RunConfig, data: DataDir, stop: Stop, progress: Callable[[str], None]
+) -> tuple[RunConfig, str, _Plan, Placement | None]:
+    """Return the configuration with its models, where the base model is, what places the run, and its
+    placement on this machine; of a cluster only Ray knows the machines, and they are checked.
     """
+    progress("checking the configuration")
+    data.refuse_export()
+    _check_backend(config)
+    await in_thread(stop, check_config, config)
+    if config.backend == "ray":
+        # Before anything is written: Ray may not be installed, or its cluster gone.
+        from unstable_stream.launch.ray.cluster import check_reachable
+
+        await in_thread(stop, check_reachable)
+    at_hand = model_here(config.model, config.model_revisions.get(config.model))
+    config, model_path = await in_thread(stop, _with_models, config)
+    if not at_hand:  # it was fetched only now
+        await in_thread(stop, check_base_model, config, model_path)
+    plan = partial(plan_run, config, model_path)
+    if config.backend == "inline" or "RAY_ADDRESS" not in os.environ:
+        planned = plan([await in_thread(stop, this_machine)])
+        for line in planned.lines:
+            progress(line)
+        return config, model_path, plan, planned.placement
+    from unstable_stream.launch.ray.nodes import check_cluster
+
+    progress("asking the cluster's machines what they have")
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
 
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if not done.done():  # else the caller was cancelled
-            if error is not None:
-                done.set_exception(error)
-            else:
-                done.set_result(cast("T", result))
+    def tell(words: str) -> None:
+        loop.call_soon_threadsafe(progress, words)
 
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = work(*arguments)
-        except BaseException as raised:  # noqa: BLE001 - raised again by the caller
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-            loop.call_soon_threadsafe(settle, result, error)
-
-    threading.Thread(target=copy_context().run, args=(run,), daemon=True).start()
-    hurry = asyncio.ensure_future(stop.at_once.wait())
-    try:
-        await asyncio.wait((done, hurry), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        hurry.cancel()
-    if not done.done():
-        raise RunError(f"{stop.reason}: ended before the run was recorded; nothing was written")
-    return done.result()
+    await in_thread(stop, check_cluster, plan, config, model_path, data.root, tell)
+    return config, model_path, plan, None
 
 
 def _harmless(progress: Callable[[str], None]) -> Callable[[str], None]:
@@ -325,16 +265,16 @@ def _services(
     log: EventLog,
     run: RunContext,
     model_path: str,
-    plan: Callable[[list[Machine]], RunPlan],
+    plan: _Plan,
     here: Placement | None,
-) -> _Services:
+) -> "InlineServices | RayServices":
     run_id, config, data = run
     if config.backend == "inline":
         assert here is not None
         from unstable_stream.launch.inline import InlineServices  # loads the games
 
         return InlineServices(log, run, model_path, here)
-    from unstable_stream.launch.ray.services import RayServices
+    from unstable_stream.launch.ray.keeper import RayServices
 
     return RayServices(
         ["--run", run_id, "--data", str(data.root.absolute()), "--log", config.log, "--die-with-parent"],
@@ -345,79 +285,102 @@ def _services(
         environment={
             "PYTHONUNBUFFERED": "1",
             "TOKENIZERS_PARALLELISM": "false",
-            ALLOW_CODE: _own_code(config),
+            # This process's and the run's own.
+            ALLOW_CODE: ",".join(dict.fromkeys((*(allowed_patterns() or ()), *patterns_of(config)))),
         },
     )
 
 
-def _own_code(config: RunConfig) -> str:
-    """Return patterns of the code that the run's services may load: this process's and the run's own."""
-    return ",".join(dict.fromkeys((*(allowed_patterns() or ()), *patterns_of(config))))
+@dataclass
+class SupervisedRun:
+    """A recorded run whose services are started here, until its end is recorded."""
 
+    log: EventLog
+    run_id: str
+    config: RunConfig
+    services: "InlineServices | RayServices"
+    stop: Stop
+    resumption: int
+    """Number of the resumption; 0 if the run is new."""
+    trains: bool
+    """Whether it makes updates of its own."""
+    remedy: str
+    """The command that resumes it."""
+    outcome: str = "failed"
+    reason: str = "the launcher was interrupted"
+    recorded: bool = False
+    """Whether its end is."""
 
-async def _supervise(
-    log: EventLog,
-    run_id: str,
-    resumption: int,
-    config: RunConfig,
-    services: _Services,
-    stop: Stop,
-    progress: Callable[[str], None],
-    trains: bool,
-    begun: Callable[[], None],
-    remedy: str,
-) -> Launch:
-    """Run the services until their end, and record the end, whatever happens."""
-    reporter = Reporter(log, run_id, LAUNCHER, lambda: service_values(services.services))
-    reporting = asyncio.ensure_future(reporter.run())
-    loading = _Loading(run_id, config)
-    telling = asyncio.ensure_future(_tell_of_loading(log, run_id, loading, progress))
-    work = asyncio.ensure_future(_work(services, config, progress, loading, trains))
-    stopping = asyncio.ensure_future(stop.asked.wait())
-    beside: list[asyncio.Future[Any]] = [work, stopping]
-    if config.learner.on_collapse == "stop":
-        beside.append(asyncio.ensure_future(_collapse(log, run_id)))
-    outcome, reason = "failed", "the launcher was interrupted"
-    recorded = False
+    async def supervise(self, progress: Callable[[str], None], begun: Callable[[], None]) -> Launch:
+        """Run the services until their end, and record the end, whatever happens."""
+        reporter = Reporter(self.log, self.run_id, LAUNCHER, lambda: service_values(self.services.services))
+        reporting = asyncio.ensure_future(reporter.run())
+        loading = _Loading(self.run_id, self.config)
+        telling = asyncio.ensure_future(_tell_of_loading(self.log, self.run_id, loading, progress))
+        work = asyncio.ensure_future(self._work(progress, loading))
+        stopping = asyncio.ensure_future(self.stop.asked.wait())
+        beside: list[asyncio.Future[Any]] = [work, stopping]
+        if self.config.learner.on_collapse == "stop":
+            beside.append(asyncio.ensure_future(_collapse(self.log, self.run_id)))
+        try:
+            begun()
+            await asyncio.wait(beside, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
+                done = f"{self.config.learner.iterations} updates" if self.trains else "evaluated"
+                self.outcome, self.reason = "completed", done
+            elif stopping.done():
+                self.outcome, self.reason = "stopped", self.stop.reason
+                if self.stop.signal is not None:
+                    say(self._stopping_words())
+            else:
+                self.outcome, self.reason = "stopped", f"on a sign of collapse: {beside[-1].result().text}"
+        except Exception as error:
+            named = "" if isinstance(error, UnstableStreamError) else f"{type(error).__name__}: "
+            self.reason = f"{named}{error}"
+            raise
+        finally:
+            for task in beside:
+                task.cancel()
+            await _end(telling)
+            await asyncio.wait(beside)
+            await self._end_services(reporter, reporting)
+        if self.services.failure is not None:
+            raise self.services.failure
+        return Launch(self.run_id, self.outcome, self.stop.signal if self.outcome == "stopped" else None)
 
-    async def end() -> None:
-        nonlocal outcome, reason, recorded
-        await asyncio.gather(services.stop("collector"), services.stop("learner"))
-        await services.stop("processors")
-        await services.stop("consumers")
-        await _end(reporting)
-        await reporter.report()  # that they are down; the archiver stores it yet
-        if services.failure is not None and outcome == "completed":
-            outcome, reason = "failed", str(services.failure)  # while it was stopped
-        await finish_run(log, run_id, outcome, reason, resumption=resumption)
-        recorded = True
-        await asyncio.gather(services.stop("archiver"), services.stop("monitor"))
+    async def _work(self, progress: Callable[[str], None], loading: "_Loading") -> None:
+        """Start all services that are not external; return when learner and collector have finished.
 
-    try:
-        begun()
-        await asyncio.wait(beside, return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
-            work.result()
-            outcome, reason = "completed", f"{config.learner.iterations} updates" if trains else "evaluated"
-        elif stopping.done():
-            outcome, reason = "stopped", stop.reason
-            if stop.signal is not None:
-                say(_stopping_words(run_id, stop.reason, services.services, remedy))
-        else:
-            outcome, reason = "stopped", f"on a sign of collapse: {beside[-1].result().text}"
-    except UnstableStreamError as error:
-        reason = str(error)
-        raise
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise
-    finally:
-        for task in beside:
-            task.cancel()
-        await _end(telling)
-        await asyncio.wait(beside)
-        ending = asyncio.ensure_future(end())
-        hurry = asyncio.ensure_future(stop.at_once.wait())
+        A run that does not train has no learner.
+        """
+        config, services = self.config, self.services
+        for name in ("processors", "archiver"):
+            if name not in config.external:
+                services.start(name)
+        if config.metrics_port is not None:
+            services.start("monitor", essential=False)
+        if config.consumers or config.trackers:
+            services.start("consumers", essential=False)
+        await services.prepare(progress)
+        loading.begun = True
+        workers = ("learner", "collector") if self.trains else ("collector",)
+        for name in workers:
+            services.start(name)
+        await services.wait(workers)
+
+    def _stopping_words(self) -> str:
+        up = [name for name, service in self.services.services.items() if service.pid is not None]
+        waits = [f"{name} (to finish its update)" if name == "learner" else name for name in up]
+        return (
+            f"{self.reason}: stopping run {self.run_id}; waiting for {', '.join(waits) or 'nothing'}. "
+            f"A second signal ends it at once. Then go on with: {self.remedy}"
+        )
+
+    async def _end_services(self, reporter: Reporter, reporting: "asyncio.Future[None]") -> None:
+        """Stop the services in order and record the end; at once if the caller cancels or asks for it."""
+        ending = asyncio.ensure_future(self._end_in_order(reporter, reporting))
+        hurry = asyncio.ensure_future(self.stop.at_once.wait())
         try:
             await asyncio.wait((ending, hurry), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -425,57 +388,34 @@ async def _supervise(
             if not ending.done():
                 ending.cancel()
                 await asyncio.wait([ending])
-            if not recorded:
-                await services.kill(but="archiver")
+            if not self.recorded:
+                await self.services.kill(but="archiver")
                 await _end(reporting)
                 try:
                     async with asyncio.timeout(_LAST_RECORD_S):
-                        await finish_run(log, run_id, outcome, reason, resumption=resumption)
-                        recorded = True
-                        await services.stop("archiver")
+                        await self._record_end()
+                        await self.services.stop("archiver")
                 except TimeoutError:
-                    if not recorded:
-                        say(f"the end of run {run_id} could not be recorded within {_LAST_RECORD_S:g} s")
+                    if not self.recorded:
+                        say(f"the end of run {self.run_id} could not be recorded within {_LAST_RECORD_S:g} s")
         if not ending.cancelled():
             ending.result()
-    if services.failure is not None:
-        raise services.failure
-    return Launch(run_id, outcome, stop.signal if outcome == "stopped" else None)
 
+    async def _end_in_order(self, reporter: Reporter, reporting: "asyncio.Future[None]") -> None:
+        services = self.services
+        await asyncio.gather(services.stop("collector"), services.stop("learner"))
+        await services.stop("processors")
+        await services.stop("consumers")
+        await _end(reporting)
+        await reporter.report()  # that they are down; the archiver stores it yet
+        if services.failure is not None and self.outcome == "completed":
+            self.outcome, self.reason = "failed", str(services.failure)  # while it was stopped
+        await self._record_end()
+        await asyncio.gather(services.stop("archiver"), services.stop("monitor"))
 
-def _stopping_words(run_id: str, reason: str, services: Mapping[str, Service], remedy: str) -> str:
-    up = [name for name, service in services.items() if service.pid is not None]
-    waits = [f"{name} (to finish its update)" if name == "learner" else name for name in up]
-    return (
-        f"{reason}: stopping run {run_id}; waiting for {', '.join(waits) or 'nothing'}. "
-        f"A second signal ends it at once. Then go on with: {remedy}"
-    )
-
-
-async def _work(
-    services: _Services,
-    config: RunConfig,
-    progress: Callable[[str], None],
-    loading: "_Loading",
-    trains: bool,
-) -> None:
-    """Start all services that are not external; return when learner and collector have finished.
-
-    A run that does not train has no learner.
-    """
-    for name in ("processors", "archiver"):
-        if name not in config.external:
-            services.start(name)
-    if config.metrics_port is not None:
-        services.start("monitor", essential=False)
-    if config.consumers or config.trackers:
-        services.start("consumers", essential=False)
-    await services.prepare(progress)
-    loading.begun = True
-    workers = ("learner", "collector") if trains else ("collector",)
-    for name in workers:
-        services.start(name)
-    await services.wait(workers)
+    async def _record_end(self) -> None:
+        await finish_run(self.log, self.run_id, self.outcome, self.reason, resumption=self.resumption)
+        self.recorded = True
 
 
 class _Loading:

@@ -18,8 +18,6 @@ from unstable_stream.inference.model_shape import ModelShape
 from unstable_stream.runs.config import RunConfig, TransformersEngineConfig, VllmEngineConfig
 from unstable_stream.runs.placement import Placement, Share, engine_count
 
-__all__ = ["GIB", "Need", "foretell", "learner_gpu_bytes", "longest_turn"]
-
 MIB: Final = 2**20
 GIB: Final = 2**30
 

@@ -46,8 +46,6 @@ from unstable_stream.stores import HostCache, Store, has_file, is_address
 from unstable_stream.streams.trackers import plugins_beside
 from unstable_stream.workers.game_schedule import build_pool
 
-__all__ = ["check_base_model", "check_config"]
-
 _DEALS: Final = 32
 """So many games of an environment are dealt to learn which roles there are."""
 _PATIENCE_S: Final = 60.0

@@ -9,8 +9,6 @@ from typing import Final
 from unstable_stream.errors import ConfigError
 from unstable_stream.log_lines import get_logger, stderr_of_the_moment
 
-__all__ = ["configure_output"]
-
 _FORMAT_VARIABLE: Final = "UNSTABLE_STREAM_LOG_FORMAT"
 
 

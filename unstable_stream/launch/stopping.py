@@ -12,10 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextvars import copy_context
 from types import FrameType
-from typing import Final
+from typing import Final, TypeVar, cast
 
-__all__ = ["SIGNALS", "Requests", "Stop", "end_by", "handled_signals", "say", "stopped_by_signals"]
+from unstable_stream.errors import RunError
+
+T = TypeVar("T")
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -41,6 +44,42 @@ class Stop:
         else:
             self.reason = reason
             self.asked.set()
+
+
+async def in_thread(stop: Stop, work: Callable[..., T], *arguments: object) -> T:
+    """Work in a thread that nobody has to wait for, unlike that of ``asyncio.to_thread``.
+
+    Raises:
+        RunError: ``stop`` asks for the end at once.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if not done.done():  # else the caller was cancelled
+            if error is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(cast("T", result))
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work(*arguments)
+        except BaseException as raised:  # noqa: BLE001 - raised again by the caller
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=copy_context().run, args=(run,), daemon=True).start()
+    hurry = asyncio.ensure_future(stop.at_once.wait())
+    try:
+        await asyncio.wait((done, hurry), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        hurry.cancel()
+    if not done.done():
+        raise RunError(f"{stop.reason}: ended before the run was recorded; nothing was written")
+    return done.result()
 
 
 @contextlib.contextmanager

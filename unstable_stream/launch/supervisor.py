@@ -10,17 +10,79 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol
+from typing import BinaryIO, Final
 
-from unstable_stream.errors import FencedError, ServiceError, ServiceKilledError, UnstableStreamError
+from unstable_stream.errors import (
+    EventLogError,
+    FencedError,
+    ServiceError,
+    ServiceKilledError,
+    UnstableStreamError,
+)
+from unstable_stream.events import Event, GameOutcome, LearnerUpdate, Metrics, Rating, Step
 from unstable_stream.launch.death import Death, Output
+from unstable_stream.log.port import EventLog, TopicPartition
+from unstable_stream.log.reading import ends_of, events_to_end
 from unstable_stream.log_lines import get_logger
+from unstable_stream.tracking.service_reports import ARCHIVER
 
-__all__ = ["FENCED_STATUS", "LAUNCHER_LOG", "Progress", "ServiceProcess", "Supervisor", "pause_s"]
+_ACHIEVES: Final[dict[str, tuple[type[Event], ...]]] = {
+    "learner": (LearnerUpdate,),
+    "collector": (GameOutcome,),
+    "processors": (Step, Rating),
+    "archiver": (Metrics,),
+}
+
+_logger = get_logger(__name__)
+
+
+class RecordedProgress:
+    """Compares the log at a service's start with the log at its end.
+
+    The learner has made progress if it made an update, the collector if a game was finished, the processors
+    if a step or rating was published, the archiver if it reported what it stored.
+    """
+
+    def __init__(self, log: EventLog, run_id: str) -> None:
+        self._event_log = log
+        self._run_id = run_id
+        self._starts: dict[str, dict[TopicPartition, int]] = {}
+
+    async def begin(self, service: str) -> None:
+        """Remember where the log ends at the start of a service."""
+        try:
+            self._starts[service] = await ends_of(self._event_log, _topics(service))
+        except EventLogError as error:
+            self._starts.pop(service, None)
+            _logger.warning("progress is unknown", service=service, reason=str(error))
+
+    async def made(self, service: str) -> bool:
+        """Return whether the service achieved something since; true if that cannot be known."""
+        if service not in self._starts or service not in _ACHIEVES:
+            return True
+        published = events_to_end(
+            self._event_log, _topics(service), run_id=self._run_id, starts=self._starts[service]
+        )
+        try:
+            async with aclosing(published) as events:
+                async for _, event in events:
+                    reported = not isinstance(event, Metrics) or event.source == ARCHIVER
+                    if reported and isinstance(event, _ACHIEVES[service]):
+                        return True
+        except EventLogError as error:
+            _logger.warning("progress is unknown", service=service, reason=str(error))
+            return True
+        return False
+
+
+def _topics(service: str) -> list[str]:
+    return [kind.TOPIC for kind in _ACHIEVES.get(service, ())]
+
 
 FENCED_STATUS: Final = 3
 """Exit status of a service whose place another launcher's service has taken: it is not started again."""
@@ -82,16 +144,6 @@ class ServiceProcess:
         return self.process.pid if self.process is not None and self.process.returncode is None else None
 
 
-class Progress(Protocol):
-    """The achievements of services, which tell a failure that repeats from one that comes and goes."""
-
-    async def begin(self, service: str) -> None:
-        """Remember what the service had achieved when it was started."""
-
-    async def made(self, service: str) -> bool:
-        """Return whether it has achieved something since, or true if that cannot be known."""
-
-
 class Supervisor:
     """Keeps services alive: it restarts each up to ``max_restarts`` times an hour, with growing pauses.
 
@@ -120,7 +172,7 @@ class Supervisor:
         *,
         max_restarts: int,
         environment: Mapping[str, str],
-        progress: Progress | None = None,
+        progress: RecordedProgress | None = None,
         program: Sequence[str] = (sys.executable, "-m", "unstable_stream.launch.service"),
         first_delay_s: float = 0.5,
         stop_deadline_s: float = 60.0,

@@ -18,8 +18,6 @@ from unstable_stream.proofs.ledger import ABSENT, MAY_BE_REPLAYED, Ledger, Ledge
 from unstable_stream.proofs.reports import AuditReport, GameCounts, Problem, StepCounts, abridged
 from unstable_stream.workers.dropped_steps import UNREADABLE
 
-__all__ = ["balance"]
-
 
 def balance(ledger: Ledger, more_problems: Iterable[Problem] = ()) -> AuditReport:
     """Weigh what has been folded; nothing may be folded after that.
@@ -125,10 +123,40 @@ def _count_steps(ledger: Ledger) -> tuple[StepCounts, list[Problem]]:
     in_log = len(index) - len(index.duplicates) - len(index.conflicts)
     expected = in_log if replays else sum(promised)
     produced = in_log if ledger.steps_kept else expected
-    dropped = ledger.dropped.total()
-    unshaped = set_aside = 0
+    trained, dropped = sum(update.trained for update in ledger.updates.values()), ledger.dropped.total()
     problems = [*_view_problems(ledger)]
-    turns_of = _turns_by_view(ledger) if not replays else lambda number: []
+    set_aside = unshaped = 0
+    undecodable: Set[str] = frozenset()
+    if not replays:
+        set_aside, unshaped = _match_steps(ledger, filtering, problems)
+        undecodable = _undecodable_steps(ledger, filtering)
+    set_aside += len(undecodable) if ledger.steps_kept else 0
+    problems += _use_problems(ledger, undecodable)
+    if expected != produced + set_aside + unshaped:
+        problems.append(
+            Problem(
+                "steps do not add up",
+                f"the outcomes promise {expected} steps, but {produced} were produced, {set_aside} are "
+                f"on dead-letters and {unshaped} still to be shaped",
+            )
+        )
+    counts = StepCounts(
+        expected=expected,
+        produced=produced,
+        set_aside=set_aside,
+        unshaped=unshaped,
+        trained=trained,
+        dropped=dict(sorted(ledger.dropped.items())),
+        # What cannot be made was not produced.
+        pending=produced - trained - dropped + ledger.dropped[UNREADABLE] * ledger.steps_kept,
+    )
+    return counts, problems
+
+
+def _match_steps(ledger: Ledger, filtering: bool, problems: list[Problem]) -> tuple[int, int]:
+    """Compare the steps of each trajectory with its turns; count those set aside, and those to be shaped."""
+    turns_of = _turns_by_view(ledger)
+    set_aside = unshaped = 0
     for trajectory, view in ledger.views.items():
         got = turns_of(view.number)
         if not view.trained:
@@ -157,28 +185,7 @@ def _count_steps(ledger: Ledger) -> tuple[StepCounts, list[Problem]]:
                     f"{got} are in the log",
                 )
             )
-    undecodable = frozenset() if replays else _undecodable_steps(ledger, filtering)
-    set_aside += len(undecodable) if ledger.steps_kept else 0
-    problems += _use_problems(ledger, undecodable)
-    if expected != produced + set_aside + unshaped:
-        problems.append(
-            Problem(
-                "steps do not add up",
-                f"the outcomes promise {expected} steps, but {produced} were produced, {set_aside} are "
-                f"on dead-letters and {unshaped} still to be shaped",
-            )
-        )
-    counts = StepCounts(
-        expected=expected,
-        produced=produced,
-        set_aside=set_aside,
-        unshaped=unshaped,
-        trained=ledger.trained,
-        dropped=dict(sorted(ledger.dropped.items())),
-        # What cannot be made was not produced.
-        pending=produced - ledger.trained - dropped + ledger.dropped[UNREADABLE] * ledger.steps_kept,
-    )
-    return counts, problems
+    return set_aside, unshaped
 
 
 def _turns_by_view(ledger: Ledger) -> Callable[[int], list[int]]:

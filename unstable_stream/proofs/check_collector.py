@@ -12,17 +12,14 @@ from unstable_stream.errors import ConfigError, EnvironmentUnavailableError
 from unstable_stream.events import GameStarted
 from unstable_stream.log.reading import events_to_end, read_to_end
 from unstable_stream.log.saved_state import UnusableStateError
-from unstable_stream.proofs.differences import Difference, differing_fields
 from unstable_stream.proofs.evidence import Evidence
-from unstable_stream.proofs.reports import Check
+from unstable_stream.proofs.reports import Check, Difference, differing_fields
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.starts import deleted_records, known_starts, run_starts
 from unstable_stream.workers.collector import events_for_collector, topics_of_collector
 from unstable_stream.workers.collector_snapshot import read_snapshot
 from unstable_stream.workers.exploitability import ExploitabilitySchedule
 from unstable_stream.workers.game_schedule import GameSchedule, ScheduleState
-
-__all__ = ["check_collector"]
 
 
 async def check_collector(evidence: Evidence) -> Check:

@@ -13,8 +13,7 @@ import msgspec
 
 from unstable_stream.log.port import EventLog, Positions, TopicPartition
 from unstable_stream.log.saved_state import UnusableStateError
-from unstable_stream.proofs.differences import Difference, differing_fields
-from unstable_stream.proofs.reports import Check
+from unstable_stream.proofs.reports import Check, Difference, differing_fields
 from unstable_stream.runs.history import RunStatus
 from unstable_stream.streams.processor import KeepsState, Processor, ProcessorSpec, group_of
 from unstable_stream.streams.snapshots import (
@@ -24,8 +23,6 @@ from unstable_stream.streams.snapshots import (
     scope_of,
     unpack,
 )
-
-__all__ = ["SnapshotCheck"]
 
 
 @dataclass(frozen=True, slots=True)

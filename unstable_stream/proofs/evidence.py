@@ -1,11 +1,11 @@
 """The evidence for a proof: what a log holds of one run at one moment, and the files that it names."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from unstable_stream.adapter_format import MODEL_WEIGHTS_FILE, WEIGHTS_FILE
-from unstable_stream.errors import EventError
+from unstable_stream.errors import ConfigError, EventError
 from unstable_stream.events import (
     Checkpoint,
     Event,
@@ -19,7 +19,7 @@ from unstable_stream.events import (
     Trajectory,
 )
 from unstable_stream.log.port import EventLog, Positions, StoredRecord
-from unstable_stream.log.reading import events_to_end, read_to_end
+from unstable_stream.log.reading import read_to_end, readable_event
 from unstable_stream.log.records import event_from_record
 from unstable_stream.model_pool import RatingProcessor
 from unstable_stream.proofs.ledger import Ledger
@@ -28,8 +28,6 @@ from unstable_stream.runs.history import RunStatus, read_history
 from unstable_stream.runs.starts import deleted_records, known_starts, within
 from unstable_stream.stores import joined, sha256_of
 from unstable_stream.streams.processor import group_of
-
-__all__ = ["Evidence", "Progress", "Weights", "weights_of"]
 
 # The end of the run first, since it claims that all else is there. Then effects before causes: of a run that
 # is going on, every effect below the ends has its cause there. What is appended at once stands together.
@@ -100,32 +98,31 @@ class Evidence:
     async def ledger(self) -> Ledger:
         """Fold all of it into a ledger."""
         ledger = Ledger(self.run, steps_kept=not self.trimmed[Step.TOPIC])
-        for topic, ends in self.ends.items():
+        for topic in self.ends:
             # The archiver rejects records on behalf of all runs.
             whose = None if topic == RecordRejected.TOPIC else self.run.run_id
-            done, total = 0, sum(ends.values())
-            starts = None if whose is None else self._starts(topic)
-            async for record in read_to_end(self.log, (topic,), run_id=whose, starts=starts, ends=ends):
+            async for record in self._records(topic, f"reading {topic}", whose):
                 _fold(record, ledger)
-                done += 1
-                if done % _REPORT_EVERY == 0:
-                    self.progress(f"reading {topic}", done, total)
         return ledger
 
     async def events(self, topic: str, what: str) -> AsyncIterator[tuple[StoredRecord, Event]]:
         """Yield the run's events of a topic, and report progress as ``what``."""
+        async for record in self._records(topic, what, self.run.run_id):
+            event = readable_event(record)
+            if event is not None and event.run_id == self.run.run_id:
+                yield record, event
+
+    async def _records(self, topic: str, what: str, run_id: str | None) -> AsyncIterator[StoredRecord]:
         ends = self.ends[topic]
         done, total = 0, sum(ends.values())
-        async for record, event in events_to_end(
-            self.log, (topic,), run_id=self.run.run_id, starts=self._starts(topic), ends=ends
-        ):
-            yield record, event
+        starts = None
+        if run_id is not None:
+            starts = {at: start for at, start in self.starts.items() if at.topic == topic}
+        async for record in read_to_end(self.log, (topic,), run_id=run_id, starts=starts, ends=ends):
+            yield record
             done += 1
             if done % _REPORT_EVERY == 0:
                 self.progress(what, done, total)
-
-    def _starts(self, topic: str) -> Positions:
-        return {at: start for at, start in self.starts.items() if at.topic == topic}
 
 
 def _fold(record: StoredRecord, ledger: Ledger) -> None:
@@ -161,23 +158,33 @@ async def _processed(log: EventLog, processor: str, run_id: str) -> Positions:
 class Weights(NamedTuple):
     """The file with a checkpoint's weights."""
 
-    path: str
+    where: str
+    """Place of the checkpoint in the log."""
+    checkpoint: Checkpoint
+    path: str = ""
     """In a directory, or a store."""
-    sha256: str | None
+    sha256: str | None = None
     """Of what is in it now, in hexadecimal; ``None``: there is no such file."""
+    error: str = ""
+    """The reason for which it cannot be looked for here."""
 
 
-def weights_of(checkpoint: Checkpoint, located: Callable[[str], str] = str) -> Weights | None:
-    """Read a checkpoint's weights where they are, past all caches; ``None``: it has none.
+def weights_of(
+    checkpoints: Iterable[tuple[str, Checkpoint]], located: Callable[[str], str]
+) -> Iterator[Weights]:
+    """Read the weights of those checkpoints that have any, where they are, past all caches.
 
     ``located`` returns where the checkpoint is that an event names.
 
     Raises:
         StoreError: they are in a store that refuses, or cannot be reached.
-        ConfigError: they are in a store whose client is not installed.
     """
-    if checkpoint.path is None or checkpoint.sha256 is None:
-        return None
-    name = MODEL_WEIGHTS_FILE if checkpoint.parameters == "all" else WEIGHTS_FILE
-    location = located(checkpoint.path)
-    return Weights(joined(location, name), sha256_of(location, name))
+    for where, checkpoint in checkpoints:
+        if checkpoint.path is None or checkpoint.sha256 is None:
+            continue
+        name = MODEL_WEIGHTS_FILE if checkpoint.parameters == "all" else WEIGHTS_FILE
+        try:
+            location = located(checkpoint.path)
+            yield Weights(where, checkpoint, joined(location, name), sha256_of(location, name))
+        except ConfigError as error:  # the client of their store is not installed
+            yield Weights(where, checkpoint, error=str(error))

@@ -5,11 +5,8 @@ from typing import Final, NamedTuple
 
 from unstable_stream.log.port import EventLog, StoredRecord, TopicPartition
 from unstable_stream.log.reading import read_record
-from unstable_stream.proofs.differences import Difference, differing_fields
-from unstable_stream.proofs.record_index import RecordIndex
-from unstable_stream.proofs.reports import SHOWN, Check
-
-__all__ = ["DerivedCheck", "Expected"]
+from unstable_stream.proofs.ledger import RecordIndex
+from unstable_stream.proofs.reports import SHOWN, Check, Difference
 
 _BATCH: Final = 1000
 # Events are looked up in the index together: sorting in C is faster than searching in Python.
@@ -49,7 +46,7 @@ class DerivedCheck:
 
         Args:
             check: receives the counts and differences.
-            index: the sealed index of the recorded events.
+            index: the recorded events, all of which are in it when the first is compared.
             comparable: returns the compared content of a record, as JSON.
             trimmed: retention has deleted part of the topic, so a missing record may have existed.
             compacted: only the newest record of a key must still exist.
@@ -57,14 +54,14 @@ class DerivedCheck:
             extras: there may be records that are not expected.
         """
         self.check = check
-        self._index = index
+        self.index = index
         self._comparable = comparable
         self._trimmed = trimmed
         self._compacted = compacted
-        self._conflicts = [] if replayed else index.conflicts
+        self._replayed = replayed
         self._extras = extras
-        self._ticked = bytearray(len(index))
-        self._next_of = {earlier: later for later, earlier in (*index.duplicates, *index.conflicts)}
+        self._ticked = bytearray()
+        self._next_of: dict[int, int] = {}
         self._open: list[Expected] = []
         self._absent_newest: dict[str, Expected] = {}
         self._unequal: list[tuple[Expected, int]] = []
@@ -77,7 +74,12 @@ class DerivedCheck:
             self._compare()
 
     def _compare(self) -> None:
-        slots = self._index.find([expected.event_id for expected in self._open])
+        if not self._ticked:
+            self.index.seal()
+            self._ticked = bytearray(len(self.index))
+            repeated = (*self.index.duplicates, *self.index.conflicts)
+            self._next_of = {earlier: later for later, earlier in repeated}
+        slots = self.index.find([expected.event_id for expected in self._open])
         for expected, slot in zip(self._open, slots, strict=True):
             if slot < 0:
                 self._apply_absent(expected)
@@ -100,7 +102,7 @@ class DerivedCheck:
         current: int | None = slot
         while current is not None:
             self._ticked[current] = 1
-            equal = equal or self._index.body_digest(current) == expected.digest
+            equal = equal or self.index.body_digest(current) == expected.digest
             current = self._next_of.get(current)
         return equal
 
@@ -118,7 +120,7 @@ class DerivedCheck:
 
     def _report_absent(self, expected: Expected) -> None:
         self.check.differs(
-            Difference(expected.cause, expected.event_id, f"no record on {self._index.topic} follows from it")
+            Difference(expected.cause, expected.event_id, f"no record on {self.index.topic} follows from it")
         )
 
     async def finish(self, log: EventLog) -> None:
@@ -126,16 +128,17 @@ class DerivedCheck:
         self._compare()
         for expected in self._absent_newest.values():
             self._report_absent(expected)
-        for slot in range(len(self._index)):
+        for slot in range(len(self.index)):
             if not self._ticked[slot] and not self._extras:
                 self.check.differing += 1
                 self._unexpected.append(slot)
         for expected, slot in self._unequal:
             if self.check.wants_more:
                 self.check.first.append(await self._explain(log, expected, slot))
-        self.check.differing += len(self._conflicts)
-        for later, earlier in self._conflicts:
-            where = self._index.where(earlier)
+        conflicts = [] if self._replayed else self.index.conflicts
+        self.check.differing += len(conflicts)
+        for later, earlier in conflicts:
+            where = self.index.where(earlier)
             await self._show(log, later, f"the same event is at {where} with other content")
         for slot in self._unexpected:
             await self._show(log, slot, "follows from nothing in the log")
@@ -148,21 +151,12 @@ class DerivedCheck:
             self.check.first.append(Difference(str(record), event_id, what))
 
     async def _recorded(self, log: EventLog, slot: int) -> StoredRecord:
-        partition, offset = self._index.position(slot)
-        return await read_record(log, TopicPartition(self._index.topic, partition), offset)
+        partition, offset = self.index.position(slot)
+        return await read_record(log, TopicPartition(self.index.topic, partition), offset)
 
     async def _explain(self, log: EventLog, expected: Expected, slot: int) -> Difference:
         record = await self._recorded(log, slot)
-        fields = differing_fields(self._comparable(record), expected.body())
-        if not fields:
-            return Difference(str(record), expected.event_id, "has the right values in other bytes")
-        path, recorded, recomputed = fields[0]
-        more = f" in {len(fields)} fields, first" if len(fields) > 1 else ""
-        return Difference(
-            str(record),
-            expected.event_id,
-            f"differs{more} from what follows from {expected.cause}",
-            path,
-            recorded,
-            recomputed,
-        )
+        where, source = str(record), f"what follows from {expected.cause}"
+        return Difference.between(
+            where, expected.event_id, self._comparable(record), expected.body(), source=source
+        ) or Difference(where, expected.event_id, "has the right values in other bytes")

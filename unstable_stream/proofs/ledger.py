@@ -15,7 +15,7 @@ every consumer, and are counted as *replayed*. Any other id with two contents is
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -32,14 +32,72 @@ from unstable_stream.events import (
     Trajectory,
     encode_event,
 )
-from unstable_stream.events.id_sets import body_digest
+from unstable_stream.events.id_sets import DIGEST_BYTES, IdTable, body_digest
+from unstable_stream.log.port import TopicPartition
 from unstable_stream.log.records import id_header
-from unstable_stream.proofs.record_index import RecordIndex
 from unstable_stream.proofs.reports import Problem
 from unstable_stream.reward_transformations import expected_steps
 from unstable_stream.runs.history import RunStatus
 
-__all__ = ["ABSENT", "MAY_BE_REPLAYED", "Ledger", "LedgerGame", "LedgerView", "Update", "named"]
+
+class RecordIndex:
+    """Event ids to positions and digests. Fill it with :meth:`add`, then :meth:`seal`, then look up.
+
+    A *slot* is a number from 0 that stands for one record.
+    """
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self._ids = IdTable()
+        self._body_bytes = bytearray()
+        self._partitions = array("i")
+        self._offsets = array("q")
+        self._sealed = False
+        self.duplicates: list[tuple[int, int]] = []
+        """Slots of repeated records with the same content, and of the records that they repeat."""
+        self.conflicts: list[tuple[int, int]] = []
+        """The same for repeated event ids with different content."""
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def add(self, partition: int, offset: int, event_id: str, body_digest: bytes) -> int:
+        """Take one record in; return its slot."""
+        if self._sealed:
+            raise ValueError(f"the index of {self.topic} is sealed: {event_id} would never be found")
+        self._ids.add(event_id)
+        self._body_bytes += body_digest
+        self._partitions.append(partition)
+        self._offsets.append(offset)
+        return len(self._offsets) - 1
+
+    def seal(self) -> None:
+        """Sort; nothing may be added afterwards. Doing it again changes nothing."""
+        if self._sealed:
+            return
+        self._sealed = True
+        self._ids.seal()
+        for later, earlier in self._ids.repeated():
+            same = self.body_digest(earlier) == self.body_digest(later)
+            (self.duplicates if same else self.conflicts).append((later, earlier))
+
+    def find(self, event_ids: Sequence[str]) -> list[int]:
+        """Return the slot of the first record of each event id, -1 where there is none."""
+        return self._ids.find(event_ids)
+
+    def body_digest(self, slot: int) -> bytes:
+        """Return the digest of the record."""
+        return bytes(self._body_bytes[slot * DIGEST_BYTES : (slot + 1) * DIGEST_BYTES])
+
+    def position(self, slot: int) -> tuple[int, int]:
+        """Return partition and offset of the record."""
+        return self._partitions[slot], self._offsets[slot]
+
+    def where(self, slot: int) -> str:
+        """``topic[partition]@offset`` of the record."""
+        partition, offset = self.position(slot)
+        return f"{TopicPartition(self.topic, partition)}@{offset}"
+
 
 ABSENT: Final = -1
 """Instead of a record's slot in its index: no such record has been read."""
@@ -91,6 +149,8 @@ class Update(NamedTuple):
     model_uid: str | None
     step_ids: bytes
     """Trained and dropped, a line each: a third of what as many strings take."""
+    trained: int = 0
+    """The number of them that were trained on."""
     kind: type[Event] = LearnerUpdate
 
 
@@ -119,7 +179,6 @@ class Ledger:
         # Of each record in the index of steps: the number of its trajectory, and its turn.
         self.step_views = array("i")
         self.step_turns = array("i")
-        self.trained = 0
         self.dropped: Counter[str] = Counter()
         self.updates: dict[tuple[str, int], Update] = {}
         """By the trained model's name, empty for the only one of a run, and the number of its update."""
@@ -215,16 +274,16 @@ class Ledger:
                 )
             return
         self.run.apply(event)
-        self.trained += len(event.step_ids)
         self.dropped.update(drop.reason for drop in event.dropped)
         ids = (*event.step_ids, *(drop.step_id for drop in event.dropped))
-        self.updates[key] = Update(slot, event.event_id, event.model_uid, "\n".join(ids).encode())
+        names = "\n".join(ids).encode()
+        self.updates[key] = Update(slot, event.event_id, event.model_uid, names, len(event.step_ids))
 
     def _apply_drops(self, event: StepsDropped, slot: int) -> None:
         if event.event_id not in self.drops:
             self.dropped.update(drop.reason for drop in event.dropped)
             ids = "\n".join(drop.step_id for drop in event.dropped)
-            self.drops[event.event_id] = Update(slot, event.event_id, None, ids.encode(), StepsDropped)
+            self.drops[event.event_id] = Update(slot, event.event_id, None, ids.encode(), kind=StepsDropped)
 
     def _apply_checkpoint(self, event: Checkpoint, slot: int) -> None:
         self.run.apply(event)

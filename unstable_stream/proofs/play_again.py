@@ -27,8 +27,6 @@ from unstable_stream.extensions import allowed_patterns, confine
 from unstable_stream.games.play import PlayedGame, play_game
 from unstable_stream.games.players import Move, SampledTokens, TurnContext
 
-__all__ = ["PlayedAgain", "ReplayRules", "Replayer", "processes", "replay", "started_view", "trajectory_view"]
-
 TagT = TypeVar("TagT")
 
 _BATCH: Final = 32

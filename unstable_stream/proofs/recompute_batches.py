@@ -17,17 +17,13 @@ from unstable_stream.errors import LearnerError
 from unstable_stream.events import LearnerUpdate, Step, StepsDropped, encode_event, named_id, trained_model
 from unstable_stream.log.port import Positions
 from unstable_stream.log.reading import TopicReader, readable_event
-from unstable_stream.proofs.differences import Difference, differing_fields
 from unstable_stream.proofs.evidence import Evidence
-from unstable_stream.proofs.ledger import named
-from unstable_stream.proofs.record_index import RecordIndex
-from unstable_stream.proofs.reports import Check
+from unstable_stream.proofs.ledger import RecordIndex, named
+from unstable_stream.proofs.reports import Check, Difference
 from unstable_stream.reward_transformations import build_sampling
 from unstable_stream.runs.config import PolicyGradientConfig
 from unstable_stream.runs.history import RunStatus
 from unstable_stream.update_decisions import Admit, admission, decide_update
-
-__all__ = ["recompute_batches"]
 
 _BATCH: Final = 500
 
@@ -114,13 +110,16 @@ class _Batches:
                 self._used[slot] = 1
 
     def _compare(self, update: LearnerUpdate, decided_again: LearnerUpdate, where: str) -> None:
-        again, recorded = encode_event(decided_again), encode_event(update)
-        if again == recorded:
-            return
-        fields = differing_fields(recorded, again)
-        path, found, expected = fields[0]
-        what = f"update {_named(update)}, drawn again, differs in {len(fields)} field(s), first"
-        self.check.differs(Difference(where, update.event_id, what, path, found, expected))
+        self.check.differs(
+            Difference.between(
+                where,
+                update.event_id,
+                encode_event(update),
+                encode_event(decided_again),
+                of=f"update {_named(update)} ",
+                source="the update drawn again",
+            )
+        )
 
     def _decide(self, update: LearnerUpdate, read_to: Mapping[int, int]) -> LearnerUpdate:
         """Return the update with all decisions computed again."""

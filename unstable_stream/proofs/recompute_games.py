@@ -13,8 +13,8 @@ from unstable_stream.events import (
 from unstable_stream.events.id_sets import IndexSet, body_digest
 from unstable_stream.log.port import EventLog, StoredRecord
 from unstable_stream.log.records import event_from_record
-from unstable_stream.proofs.differences import Difference, differing_fields
 from unstable_stream.proofs.expected_records import DerivedCheck, Expected
+from unstable_stream.proofs.ledger import RecordIndex
 from unstable_stream.proofs.play_again import (
     PlayedAgain,
     Replayer,
@@ -23,11 +23,8 @@ from unstable_stream.proofs.play_again import (
     started_view,
     trajectory_view,
 )
-from unstable_stream.proofs.record_index import RecordIndex
-from unstable_stream.proofs.reports import Check
+from unstable_stream.proofs.reports import Check, Difference
 from unstable_stream.runs.config import RunConfig
-
-__all__ = ["GameCheck"]
 
 
 class GameCheck:
@@ -39,44 +36,41 @@ class GameCheck:
         self._replayer: Replayer[StoredRecord] = Replayer(self._rules, jobs)
         self._seen: dict[str, IndexSet] = {}
         self._check = Check("games")
-        self._trajectory_counts = Check("trajectories")
-        self._start_counts = Check("game starts")
-        self._views = RecordIndex(Trajectory.TOPIC)
-        self._starts = RecordIndex(GameStarted.TOPIC)
-        self._trajectories: DerivedCheck | None = None
-        self._started: DerivedCheck | None = None
+        self._trajectories = DerivedCheck(
+            Check("trajectories"), RecordIndex(Trajectory.TOPIC), comparable=_view, replayed=True
+        )
+        self._starts = DerivedCheck(
+            Check("game starts"), RecordIndex(GameStarted.TOPIC), comparable=_view, extras=True
+        )
 
     @property
     def checks(self) -> list[Check]:
         """The result: games, trajectories, game starts."""
-        return [self._check, self._trajectory_counts, self._start_counts]
+        return [self._check, self._trajectories.check, self._starts.check]
 
     def close(self) -> None:
         self._replayer.close()
 
     def add_started(self, record: StoredRecord, event: GameStarted) -> None:
-        self._starts.add(record.partition, record.offset, event.event_id, body_digest(started_view(event)))
+        digest = body_digest(started_view(event))
+        self._starts.index.add(record.partition, record.offset, event.event_id, digest)
 
     async def apply(self, record: StoredRecord, event: Event) -> None:
         """Pass all trajectories first, then the outcomes."""
         if isinstance(event, Trajectory):
-            self._views.add(
-                record.partition, record.offset, event.event_id, body_digest(trajectory_view(event))
-            )
+            digest = body_digest(trajectory_view(event))
+            self._trajectories.index.add(record.partition, record.offset, event.event_id, digest)
         # A game whose worker died may have been played twice: the first one counts for all consumers.
         elif (
             isinstance(event, GameOutcome)
             and event.seats
             and self._seen.setdefault(event.split, IndexSet()).add(event.game_index)
         ):
-            self._expect_start(record, event)
+            view = started_view(event)
+            started = event_id(event.run_id, "game-started", event.split, event.game_index)
+            self._starts.expect(Expected(started, body_digest(view), lambda: view, str(record)))
             for result in await self._replayer.add(record, event):
                 self._judge(*result)
-
-    def _expect_start(self, record: StoredRecord, outcome: GameOutcome) -> None:
-        view = started_view(outcome)
-        started = event_id(outcome.run_id, "game-started", outcome.split, outcome.game_index)
-        self._open_starts().expect(Expected(started, body_digest(view), lambda: view, str(record)))
 
     def _judge(self, record: StoredRecord, outcome: GameOutcome, again: PlayedAgain) -> None:
         self._check.compared += 1
@@ -85,19 +79,25 @@ class GameCheck:
             for seat in outcome.seats:
                 if seat.kind in ON_ENGINE and seat.turns:
                     trajectory = trajectory_id(outcome.game_id, seat.seat)
-                    self._open_trajectories().expect(Expected(trajectory, None, bytes, str(record)))
+                    self._trajectories.expect(Expected(trajectory, None, bytes, str(record)))
         elif again.outcome is not None:
-            fields = differing_fields(encode_event(outcome), again.outcome)
-            path, recorded, recomputed = fields[0]
-            what = f"played again, the outcome differs in {len(fields)} field(s), first"
-            self._check.differs(Difference(str(record), outcome.event_id, what, path, recorded, recomputed))
+            self._check.differs(
+                Difference.between(
+                    str(record),
+                    outcome.event_id,
+                    encode_event(outcome),
+                    again.outcome,
+                    of="the outcome ",
+                    source="that of the game played again",
+                )
+            )
         for trajectory, view in again.views:
             self._expect_trajectory(record, outcome, trajectory, view)
 
     def _expect_trajectory(
         self, record: StoredRecord, outcome: GameOutcome, trajectory: str, view: bytes
     ) -> None:
-        self._open_trajectories().expect(
+        self._trajectories.expect(
             Expected(
                 trajectory,
                 body_digest(view),
@@ -109,33 +109,11 @@ class GameCheck:
     async def finish(self) -> None:
         for result in await self._replayer.rest():
             self._judge(*result)
-        for check in (self._open_trajectories(), self._open_starts()):
+        for check in (self._trajectories, self._starts):
             await check.finish(self._log)
-
-    # Indexes are sealed when all trajectories and starts are in them, which is before the first outcome.
-
-    def _open_trajectories(self) -> DerivedCheck:
-        if self._trajectories is None:
-            self._views.seal()
-            self._trajectories = DerivedCheck(
-                self._trajectory_counts, self._views, comparable=_view, replayed=True
-            )
-        return self._trajectories
-
-    def _open_starts(self) -> DerivedCheck:
-        if self._started is None:
-            self._starts.seal()
-            self._started = DerivedCheck(self._start_counts, self._starts, comparable=_start, extras=True)
-        return self._started
-
-
-def _start(record: StoredRecord) -> bytes:
-    event = event_from_record(record)
-    assert isinstance(event, GameStarted)
-    return started_view(event)
 
 
 def _view(record: StoredRecord) -> bytes:
     event = event_from_record(record)
-    assert isinstance(event, Trajectory)
-    return trajectory_view(event)
+    assert isinstance(event, Trajectory | GameStarted)
+    return trajectory_view(event) if isinstance(event, Trajectory) else started_view(event)

@@ -7,26 +7,57 @@ On the way the games are played again, since both need every outcome, and the pr
 compared: each must be the state of this fold at its position.
 """
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 
+import msgspec
+
 from unstable_stream.errors import EventError
-from unstable_stream.events import GameStarted, Step, encode_event
+from unstable_stream.events import GameStarted, Step, encode_event, event_id
 from unstable_stream.events.id_sets import body_digest
-from unstable_stream.log.port import StoredRecord, TopicPartition
+from unstable_stream.log.port import EventLog, StoredRecord, TopicPartition
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import event_from_record
 from unstable_stream.proofs.check_snapshots import SnapshotCheck
 from unstable_stream.proofs.evidence import Evidence
 from unstable_stream.proofs.expected_records import DerivedCheck, Expected
+from unstable_stream.proofs.ledger import RecordIndex
 from unstable_stream.proofs.recompute_games import GameCheck
-from unstable_stream.proofs.record_index import RecordIndex
-from unstable_stream.proofs.replayed_steps import recomputed_steps
 from unstable_stream.proofs.reports import Check
 from unstable_stream.streams.processor import Processor, ProcessorSpec
 from unstable_stream.streams.processors import RATINGS, REWARDS, rating_processor, reward_processor
 
-__all__ = ["recompute_steps_and_ratings"]
+
+def replayed_step(step: Step, run_id: str, epoch: int) -> Step:
+    """Return an old run's step as the step of the run ``run_id``; ``epoch`` counts from 1.
+
+    Everything but the two ids stays the same: trajectory and turn name the origin.
+    """
+    return msgspec.structs.replace(
+        step, run_id=run_id, event_id=event_id(run_id, "replayed-step", epoch, step.event_id)
+    )
+
+
+async def recomputed_steps(
+    log: EventLog, run_id: str, origin: str, recorded: RecordIndex
+) -> AsyncIterator[tuple[StoredRecord, Step]]:
+    """Yield for each recorded step of a run the record of its origin and the step that follows from it.
+
+    Args:
+        log: the log with the steps of both runs.
+        run_id: the run that trains on replayed steps.
+        origin: the run that produced the steps.
+        recorded: the steps of ``run_id``.
+    """
+    epoch, found = 0, True
+    while found:
+        epoch, found = epoch + 1, False
+        async for record, step in events_to_end(log, (Step.TOPIC,), run_id=origin):
+            if isinstance(step, Step):
+                replayed = replayed_step(step, run_id, epoch)
+                if recorded.find([replayed.event_id])[0] >= 0:
+                    found = True
+                    yield record, replayed
 
 
 async def recompute_steps_and_ratings(

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from unstable_stream.errors import ConfigError, LearnerError, StoreError
 from unstable_stream.events import Checkpoint, CollapseWarning, LearnerUpdate, Step
 from unstable_stream.log.reading import TopicReader, readable_event
-from unstable_stream.proofs.differences import Difference
 from unstable_stream.proofs.evidence import Evidence
 from unstable_stream.proofs.ledger import named
-from unstable_stream.proofs.reports import Check
+from unstable_stream.proofs.reports import Check, Difference
 from unstable_stream.reward_transformations import SamplingRewardTransform, build_sampling
 from unstable_stream.runs.base_model import base_model_path
 from unstable_stream.runs.placement import Share
@@ -31,8 +30,6 @@ from unstable_stream.update_decisions import drawn_ids
 if TYPE_CHECKING:
     from unstable_stream.learners.standard_learner import StandardLearner
     from unstable_stream.workers.recorded_updates import RecordedUpdates
-
-__all__ = ["TrainingRepeated", "choose_stretches", "repeat_training"]
 
 _DOING: Final = "training again"
 

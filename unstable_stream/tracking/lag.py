@@ -9,8 +9,6 @@ from unstable_stream.errors import OffsetOutOfRangeError
 from unstable_stream.log.port import EventLog, Positions, TopicPartition
 from unstable_stream.log.reading import read_on
 
-__all__ = ["Lag", "live_groups", "measure_lag", "run_of_group"]
-
 _COUNTED_UP_TO: Final = 16
 """Offsets. Transaction markers take offsets too, so a smaller lag is counted by reading the records."""
 _COUNTING_DEADLINE_S: Final = 5.0

@@ -6,24 +6,185 @@ when it has caught up, so that a restart shows no jump.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeAlias
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from unstable_stream.errors import LogUnavailableError, OffsetOutOfRangeError, ServiceError
-from unstable_stream.events import RunStarted
-from unstable_stream.log.port import Consumer, EventLog, Start, TopicPartition
+from unstable_stream.errors import EventError, LogUnavailableError, OffsetOutOfRangeError, ServiceError
+from unstable_stream.events import (
+    EVENT_TYPES,
+    Event,
+    GameOutcome,
+    LearnerUpdate,
+    Metrics,
+    RecordRejected,
+    RunFinished,
+    RunStarted,
+    StepsDropped,
+)
+from unstable_stream.log.port import Consumer, EventLog, Start, StoredRecord, TopicPartition
 from unstable_stream.log.reading import ends_of, events_to_end
+from unstable_stream.log.records import event_from_record
 from unstable_stream.log.topics import load_topics
 from unstable_stream.log_lines import get_logger
+from unstable_stream.runs.history import RunHistory
 from unstable_stream.tracking.lag import Lag, live_groups, measure_lag
-from unstable_stream.tracking.log_state import Key, MonitorState
+from unstable_stream.tracking.service_reports import ARCHIVER, LAUNCHER, read_archived, read_services
 
-__all__ = ["exposition", "run_monitor"]
+Key: TypeAlias = tuple[str, ...]
+"""The labels of a count or value; the first is the run."""
+
+_DECODED: Final = frozenset({"runs", "game-outcomes", "learner-updates", "dead-letters", "metrics"})
+"""The topics whose records are decoded; for other topics the headers of a record are enough."""
+_MOST_RUNS: Final = 100
+"""The most runs with series of their own. Beyond it, the longest silent run loses its series.
+"""
+_SOURCE_PREFIX: Final = b"/unstable_stream/runs/"
+_TYPE_NAMES: Final = {
+    f"unstable_stream.{name}.v{version}".encode(): name
+    for name, event_class in EVENT_TYPES.items()
+    for version in range(1, event_class.SCHEMA_VERSION + 1)
+}
+_GROUP: Final = ("group", "topic", "partition")
+_SERVICE: Final = ("run", "service")
+_Family: TypeAlias = type[CounterMetricFamily] | type[GaugeMetricFamily]
+FAMILIES: Final[Mapping[str, tuple[_Family, str, Sequence[str]]]] = {
+    "log_up": (GaugeMetricFamily, "1 if the log could be reached at the last measurement", ()),
+    "events": (CounterMetricFamily, "Records by topic and event type", ("run", "topic", "type")),
+    "games": (CounterMetricFamily, "Finished games", ("run", "split", "reason")),
+    "steps_trained": (CounterMetricFamily, "Steps trained on", ("run",)),
+    "steps_dropped": (CounterMetricFamily, "Steps dropped", ("run", "reason")),
+    "tokens_trained": (CounterMetricFamily, "Completion tokens trained on", ("run",)),
+    # Of several trained models, of the one behind.
+    "learner_update": (GaugeMetricFamily, "Number of the latest learner update", ("run",)),
+    "learner_progress_timestamp_seconds": (
+        GaugeMetricFamily,
+        "When the latest learner update was made, or the run started or resumed",
+        ("run",),
+    ),
+    "run_active": (GaugeMetricFamily, "1 until the run has ended", ("run",)),
+    "dead_letters": (CounterMetricFamily, "Records set aside", ("run", "consumer", "topic")),
+    "service_up": (GaugeMetricFamily, "1 while the service's process runs", _SERVICE),
+    "service_restarts": (CounterMetricFamily, "Restarts since the run began", _SERVICE),
+    "archive_records": (CounterMetricFamily, "Records stored by the run's archiver", ("run",)),
+    "consumer_position": (GaugeMetricFamily, "Offset a group has committed", _GROUP),
+    "consumer_lag": (GaugeMetricFamily, "Records a group has not committed yet", _GROUP),
+    "topic_position": (GaugeMetricFamily, "Offset the monitor has read up to", ("topic", "partition")),
+    "value": (GaugeMetricFamily, "The latest value on the topic metrics", ("run", "source", "name")),
+}
+"""Class, description and labels of each family of series, by name."""
+
+
+class MonitorState:
+    """The fold. Pass it every record. It counts records, so a record delivered twice counts twice."""
+
+    def __init__(self, most_runs: int = _MOST_RUNS) -> None:
+        self.runs = RunHistory()
+        self.values: dict[str, defaultdict[Key, float]] = {name: defaultdict(float) for name in FAMILIES}
+        """Everything that is folded, by name of its family in :data:`FAMILIES`."""
+        self._models: dict[str, dict[str | None, int]] = {}
+        """Number of the latest update by run and trained model."""
+        self._most_runs = most_runs
+        self._recent: dict[str, None] = {}
+
+    def apply(self, record: StoredRecord) -> None:
+        """Fold a record; an unreadable record is counted with the type ``unreadable``."""
+        event: Event | None = None
+        kind = _TYPE_NAMES.get(record.headers.get("ce_type", b""))
+        source = record.headers.get("ce_source", b"")
+        if record.topic in _DECODED or kind is None or not source.startswith(_SOURCE_PREFIX):
+            try:
+                event = event_from_record(record)
+            except EventError:
+                self.values["events"]["", record.topic, "unreadable"] += 1
+                return
+            run, kind = event.run_id, str(event.__struct_config__.tag)
+        else:
+            run = source.removeprefix(_SOURCE_PREFIX).decode(errors="replace")
+        self._touch(run)
+        self.values["events"][run, record.topic, kind] += 1
+        if event is not None:
+            self._apply_event(event)
+
+    def _apply_event(self, event: Event) -> None:
+        run = event.run_id
+        if isinstance(event, GameOutcome):
+            self.values["games"][run, event.split, event.reason] += 1
+        elif isinstance(event, LearnerUpdate):
+            self._apply_update(event)
+        elif isinstance(event, RecordRejected):
+            self.values["dead_letters"][run, event.consumer.partition("/")[0], event.topic] += 1
+        elif isinstance(event, StepsDropped):
+            self._apply_drops(event)
+        elif isinstance(event, Metrics):
+            self._apply_metrics(event)
+        elif event.TOPIC == RunStarted.TOPIC:
+            self.apply_run(event)
+
+    def apply_run(self, event: Event) -> None:
+        """Fold an event of topic ``runs`` without counting it."""
+        run = event.run_id
+        self._touch(run)
+        self.runs.apply(event)
+        if not isinstance(event, RunFinished):
+            self._progress(event)
+            return
+        up, latest = self.values["service_up"], self.values["value"]
+        up.update((key, 0.0) for key in list(up) if key[0] == run)
+        for key in [key for key in latest if key[0] == run]:
+            del latest[key]  # these values describe a running run, and this one is over
+
+    def _apply_update(self, event: LearnerUpdate) -> None:
+        models = self._models.setdefault(event.run_id, {})
+        if event.update <= models.get(event.model, 0):
+            return  # the record was delivered again
+        models[event.model] = event.update
+        run = (event.run_id,)
+        self.values["learner_update"][run] = min(models.values())
+        self.values["steps_trained"][run] += len(event.step_ids)
+        self.values["tokens_trained"][run] += int(event.metrics.get("completion_tokens", 0))
+        self._apply_drops(event)
+        self._progress(event)
+
+    def _apply_drops(self, event: LearnerUpdate | StepsDropped) -> None:
+        for drop in event.dropped:
+            self.values["steps_dropped"][event.run_id, drop.reason] += 1
+
+    def _apply_metrics(self, event: Metrics) -> None:
+        run = event.run_id
+        if event.source == LAUNCHER:
+            for service, (up, restarts) in read_services(event).items():
+                self.values["service_up"][run, service] = up
+                self.values["service_restarts"][run, service] = restarts
+        elif event.source == ARCHIVER:
+            self.values["archive_records"][run,] = read_archived(event)
+        else:
+            for name, value in event.values.items():
+                self.values["value"][run, event.source, name] = value
+
+    def _progress(self, event: Event) -> None:
+        times = self.values["learner_progress_timestamp_seconds"]
+        times[event.run_id,] = max(times[event.run_id,], event.occurred_at_ms / 1000)
+
+    def _touch(self, run: str) -> None:
+        self._recent.pop(run, None)
+        self._recent[run] = None
+        if len(self._recent) > self._most_runs:
+            self._forget(next(iter(self._recent)))
+
+    def _forget(self, run: str) -> None:
+        del self._recent[run]
+        self.runs.runs.pop(run, None)
+        self._models.pop(run, None)
+        for table in self.values.values():
+            for key in [key for key in table if key[0] == run]:
+                del table[key]
+
 
 _PREFIX: Final = "unstable_stream_"
 _RETRY_S: Final = 1.0
@@ -182,49 +343,17 @@ def exposition(
     state: MonitorState, lags: Sequence[Lag], ends: Mapping[TopicPartition, int], *, log_up: bool
 ) -> list[Metric]:
     """Return all served values; ``docs/monitoring.md`` describes each."""
-    runs: dict[Key, float] = {
-        (run.run_id,): float(run.state == "running") for run in state.runs.runs.values()
+    measured: dict[str, Mapping[Key, float]] = {
+        "log_up": {(): float(log_up)},
+        "run_active": {(run.run_id,): float(run.state == "running") for run in state.runs.runs.values()},
+        "consumer_position": {(lag.group, *map(str, lag.at)): float(lag.committed or 0) for lag in lags},
+        "consumer_lag": {(lag.group, *map(str, lag.at)): float(lag.lag) for lag in lags},
+        "topic_position": {tuple(map(str, at)): float(end) for at, end in ends.items()},
     }
-    positions = {(lag.group, *map(str, lag.at)): float(lag.committed or 0) for lag in lags}
-    behind = {(lag.group, *map(str, lag.at)): float(lag.lag) for lag in lags}
-    read = {tuple(map(str, at)): float(end) for at, end in ends.items()}
-    group = ("group", "topic", "partition")
-    service = ("run", "service")
-    return [
-        _gauge("log_up", "1 if the log could be reached at the last measurement", (), {(): float(log_up)}),
-        _counter("events", "Records by topic and event type", ("run", "topic", "type"), state.events),
-        _counter("games", "Finished games", ("run", "split", "reason"), state.games),
-        _counter("steps_trained", "Steps trained on", ("run",), state.trained),
-        _counter("steps_dropped", "Steps dropped", ("run", "reason"), state.dropped),
-        _counter("tokens_trained", "Completion tokens trained on", ("run",), state.tokens),
-        _gauge("learner_update", "Number of the latest learner update", ("run",), state.update),
-        _gauge(
-            "learner_progress_timestamp_seconds",
-            "When the latest learner update was made, or the run started or resumed",
-            ("run",),
-            state.progress_s,
-        ),
-        _gauge("run_active", "1 until the run has ended", ("run",), runs),
-        _counter("dead_letters", "Records set aside", ("run", "consumer", "topic"), state.dead_letters),
-        _gauge("service_up", "1 while the service's process runs", service, state.service_up),
-        _counter("service_restarts", "Restarts since the run began", service, state.service_restarts),
-        _counter("archive_records", "Records stored by the run's archiver", ("run",), state.archived),
-        _gauge("consumer_position", "Offset a group has committed", group, positions),
-        _gauge("consumer_lag", "Records a group has not committed yet", group, behind),
-        _gauge("topic_position", "Offset the monitor has read up to", ("topic", "partition"), read),
-        _gauge("value", "The latest value on the topic metrics", ("run", "source", "name"), state.values),
-    ]
-
-
-def _counter(name: str, text: str, labels: Sequence[str], values: Mapping[Key, float]) -> CounterMetricFamily:
-    family = CounterMetricFamily(_PREFIX + name, text, labels=labels)
-    for key, value in values.items():
-        family.add_metric(key, value)
-    return family
-
-
-def _gauge(name: str, text: str, labels: Sequence[str], values: Mapping[Key, float]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(_PREFIX + name, text, labels=labels)
-    for key, value in values.items():
-        family.add_metric(key, value)
-    return family
+    families: list[Metric] = []
+    for name, (kind, text, labels) in FAMILIES.items():
+        family = kind(_PREFIX + name, text, labels=labels)
+        for key, value in (state.values | measured)[name].items():
+            family.add_metric(key, value)
+        families.append(family)
+    return families

@@ -16,18 +16,6 @@ from unstable_stream.log.port import EventLog
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
 
-__all__ = [
-    "ARCHIVER",
-    "LAUNCHER",
-    "Reporter",
-    "Service",
-    "archived_values",
-    "read_archived",
-    "read_services",
-    "reporting",
-    "service_values",
-]
-
 LAUNCHER: Final = "launcher"
 ARCHIVER: Final = "archiver"
 _log = get_logger(__name__)

@@ -13,8 +13,6 @@ except ModuleNotFoundError as error:
         f"the tracker tensorboard needs {error.name}: pip install 'unstable_stream[tensorboard]'"
     ) from error
 
-__all__ = ["TensorBoardTracker"]
-
 
 class TensorBoardTracker:
     """Writes scalars to event files in the run's directory; ``tensorboard --logdir`` its parent.

@@ -1,7 +1,8 @@
 """The live view: a Rich dashboard that reads the log, so any terminal can open it at any time."""
 
+import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -20,17 +21,6 @@ from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.run_view import RunView
 from unstable_stream.runs.starts import run_starts
 from unstable_stream.tracking.service_reports import Service
-
-__all__ = [
-    "PLAIN_EVERY_S",
-    "REFRESH_S",
-    "TOPICS",
-    "Stage",
-    "plain_line",
-    "read_events",
-    "render",
-    "watch_run",
-]
 
 TOPICS = (
     "runs",
@@ -90,37 +80,71 @@ async def watch_run(
     and data directory, each after a space.
     """
     view = RunView(run_id, config)
+    stage = stage or Stage()
+    stage.shown = plain_console(stderr=True).is_terminal
+    await _watch(
+        log,
+        [view],
+        lambda elapsed_s, width: render(view, elapsed_s, services, stage.text, options=options, width=width),
+        lambda elapsed_s: [plain_line(view, elapsed_s, stage.text)],
+        lambda: _troubles(services) + _waits(view) + _illegal(view) + _warnings(view, options),
+    )
+
+
+async def watch_runs(log: EventLog, runs: Mapping[str, RunConfig]) -> None:
+    """Show runs, by id with their configurations, until all have finished or the caller cancels.
+
+    Without a terminal, print a line for each every ten seconds.
+    """
+    views = [RunView(run_id, config) for run_id, config in runs.items()]
+    await _watch(
+        log,
+        views,
+        lambda elapsed_s, width: render_runs(views),
+        lambda elapsed_s: [f"{view.run_id} {plain_line(view, elapsed_s, '')}" for view in views],
+        list,
+    )
+
+
+async def _watch(
+    log: EventLog,
+    views: Sequence[RunView],
+    draw: Callable[[float, int], RenderableType],
+    lines: Callable[[float], Sequence[str]],
+    find_troubles: Callable[[], list[str]],
+) -> None:
+    """Show what ``draw`` makes of the seconds gone and the columns there are; else print the lines.
+
+    Troubles are in the picture; without a terminal each is a line when it is new.
+    """
     console = plain_console(stderr=True)
     consumer = await log.consumer(TOPICS)
     started = time.monotonic()
-    stage = stage or Stage()
+    printed = -PLAIN_EVERY_S
+    told: list[str] = []
     try:
-        await consumer.seek(await run_starts(log, run_id, TOPICS))
-        if console.is_terminal:
-            with Live(console=console, auto_refresh=False, transient=False) as live:
-                stage.shown = True
-                while view.status.ended is None:
-                    await read_events(consumer, [view], REFRESH_S)
-                    elapsed_s = time.monotonic() - started
+        starts = [await run_starts(log, view.run_id, TOPICS) for view in views]
+        # From where the first of them begins; a partition that one of them does not know, from its beginning.
+        known = set.intersection(*(set(each) for each in starts))
+        await consumer.seek({place: min(each[place] for each in starts) for place in known})
+        live = Live(console=console, auto_refresh=False)
+        with live if console.is_terminal else contextlib.nullcontext():
+            while any(view.status.ended is None for view in views):
+                await read_events(consumer, views, REFRESH_S)
+                elapsed_s = time.monotonic() - started
+                if console.is_terminal:
                     # The width is asked each time: the terminal may have been resized.
-                    shown = render(
-                        view, elapsed_s, services, stage.text, options=options, width=console.width
-                    )
-                    live.update(shown, refresh=True)
-            return
-        printed = -PLAIN_EVERY_S
-        told: list[str] = []
-        while view.status.ended is None:
-            await read_events(consumer, [view], REFRESH_S)
-            troubles = _troubles(services) + _waits(view) + _illegal(view) + _warnings(view, options)
-            for trouble in troubles:
-                if trouble not in told:
-                    console.print(trouble, style="yellow", highlight=False, markup=False, soft_wrap=True)
-            told = troubles
-            if time.monotonic() - started - printed >= PLAIN_EVERY_S:
-                printed = time.monotonic() - started
-                line = plain_line(view, printed, stage.text)
-                console.print(line, highlight=False, markup=False, soft_wrap=True)
+                    live.update(draw(elapsed_s, console.width), refresh=True)
+                    continue
+                troubles = find_troubles()
+                for trouble in troubles:
+                    if trouble not in told:
+                        console.print(trouble, style="yellow", highlight=False, markup=False, soft_wrap=True)
+                told = troubles
+                if elapsed_s - printed >= PLAIN_EVERY_S:
+                    printed = elapsed_s
+                    for line in lines(elapsed_s):
+                        console.print(line, highlight=False, markup=False, soft_wrap=True)
     finally:
         await consumer.close()
 
@@ -374,3 +398,54 @@ def _results(view: RunView) -> str:
     ]
     when = f" at update {next(iter(newest.values()))[0]}:" if one_update else ""
     return f"won{when} {', '.join(results)}"
+
+
+def render_runs(views: Iterable[RunView]) -> RenderableType:
+    """Return a table with a row for each run; a narrow terminal leaves out what matters least."""
+    columns = [
+        Column("run", overflow="fold"),
+        Column("update", no_wrap=True),
+        Column("games/s", justify="right"),
+        Column("won", overflow="fold"),
+        Column("format", justify="right"),
+        Column("entropy", justify="right"),
+        Column("", overflow="fold"),
+    ]
+    table = Table(*columns, box=None, header_style="dim", padding=(0, 1), expand=True)
+    for view in views:
+        games_per_s, _ = view.rates(time.time_ns() // 1_000_000)
+        entropies = [newest.metrics.get("entropy") for newest in view.last_updates.values()]
+        state = view.status.state
+        total = view.config.round_robin_games
+        table.add_row(
+            Text(view.run_id, style="bold" if state == "running" else "dim"),
+            view.games_of_all if total else f"{view.update}/{view.config.learner.iterations}",
+            f"{games_per_s:.1f}" if state == "running" else "",
+            Text(_won(view)),
+            _share([well for well, _ in view.recent_turns]),
+            ", ".join(f"{entropy:.2f}" for entropy in entropies if entropy is not None),
+            _state(view),
+        )
+    return Panel(table, title="[bold]runs[/]", title_align="left", border_style="blue")
+
+
+def _won(view: RunView) -> str:
+    """Return the newest results, without the environment where there is only one."""
+    several = len({matchup.env_id for matchup in view.matchups()}) > 1
+    found = []
+    for matchup in view.matchups():
+        _, score = view.curve(matchup)[-1]
+        where = f" ({matchup.env_id})" if several else ""
+        found.append(f"{score.win_rate:.0%} vs {matchup.label}{where}")
+    return ", ".join(found)
+
+
+def _share(values: Sequence[bool]) -> str:
+    return f"{sum(values) / len(values):.0%}" if values else ""
+
+
+def _state(view: RunView) -> Text:
+    if view.status.ended is not None:
+        return Text(view.status.state, style="dim")
+    warnings = list(view.warnings.values())
+    return Text(warnings[-1].rule, style="yellow") if warnings else Text("")

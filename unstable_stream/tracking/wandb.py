@@ -15,8 +15,6 @@ except ModuleNotFoundError as error:
         f"the tracker wandb needs {error.name}: pip install 'unstable_stream[wandb]'"
     ) from error
 
-__all__ = ["WandbTracker"]
-
 _STEP: Final = "update"
 _TIME: Final = "_timestamp"
 """W&B takes the time of a row from here; by default it is the time at which the row is logged."""

@@ -1,7 +1,7 @@
-"""The routes."""
+"""The routes, and the server-sent events that tell pages when an archive has changed."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from functools import partial
 from importlib import resources
 from typing import Final, Protocol
@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -26,12 +26,9 @@ from unstable_stream.errors import (
     UnstableStreamError,
 )
 from unstable_stream.ui.guard import Guard
-from unstable_stream.ui.live import changes
-from unstable_stream.ui.pages import compare, games, play, run, runs, sql, what_if, why
+from unstable_stream.ui.pages import compare, games, play, run, sql, what_if, why
 from unstable_stream.ui.rendering import page
 from unstable_stream.ui.site import Shelf, Site
-
-__all__ = ["ROUTES", "Page", "build_app"]
 
 _LONGEST_FORM: Final = 64 * 1024
 _LOOK_S: Final = 0.5
@@ -45,7 +42,7 @@ class Page(Protocol):
 
 
 ROUTES: Final[Sequence[tuple[str, Page, Sequence[str]]]] = (
-    ("/", runs.show, ("GET",)),
+    ("/", run.show_all, ("GET",)),
     ("/runs/{run}", run.show, ("GET",)),
     ("/runs/{run}/health", run.health, ("GET",)),
     ("/runs/{run}/results", run.results, ("GET",)),
@@ -163,3 +160,28 @@ async def _form(request: Request) -> dict[str, str]:
 
 def _title(status: int) -> str:
     return {400: "This cannot be done", 403: "Refused", 404: "Not found", 503: "Busy"}.get(status, "Error")
+
+
+_REMIND_S: Final = 15.0
+"""A connection that says nothing for longer may be cut by whatever is between."""
+
+
+async def _told(shelf: Shelf, request: Request) -> AsyncIterator[str]:
+    yield "retry: 2000\n\n"
+    known = ""
+    silent_s = 0.0
+    while not await request.is_disconnected():
+        state = shelf.state()
+        if state != known:
+            known, silent_s = state, 0.0
+            yield f"event: changed\ndata: {state}\n\n"
+        elif silent_s >= _REMIND_S:
+            silent_s = 0.0
+            yield ": still here\n\n"
+        await asyncio.sleep(_LOOK_S)
+        silent_s += _LOOK_S
+
+
+def changes(shelf: Shelf, request: Request) -> StreamingResponse:
+    """Return a stream with an event ``changed`` now, and whenever the archive is written to."""
+    return StreamingResponse(_told(shelf, request), media_type="text/event-stream")

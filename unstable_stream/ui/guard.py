@@ -15,8 +15,6 @@ from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["COOKIE", "Guard"]
-
 COOKIE: Final = "unstable_stream_ui"
 """Begins the cookie's name; the port follows, since a browser gives a host's cookies to all its ports."""
 

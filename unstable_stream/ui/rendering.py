@@ -12,8 +12,6 @@ from unstable_stream.ui.site import Shelf, Site
 from unstable_stream.version import __version__
 from unstable_stream.views.written import FILTERS
 
-__all__ = ["page"]
-
 _SPARK_WIDTH: Final = 120
 _SPARK_HEIGHT: Final = 28
 

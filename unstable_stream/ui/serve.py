@@ -15,8 +15,6 @@ from unstable_stream.errors import ServiceError
 from unstable_stream.ui.app import build_app
 from unstable_stream.ui.site import Site
 
-__all__ = ["DEFAULT_PORT", "hosts_of", "serve", "served"]
-
 DEFAULT_PORT: Final = 8787
 _USUAL_PORT: Final = 80
 _LAST_WORDS_S: Final = 1

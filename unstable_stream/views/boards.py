@@ -7,8 +7,6 @@ from typing import Final
 
 from unstable_stream.views.transcript import Transcript, TranscriptMove
 
-__all__ = ["BoardPicture", "boards_of"]
-
 _NUMBER: Final = re.compile(r"\d+")
 _SIZE: Final = re.compile(r"has (\d+) rows and (\d+) columns")
 _CELL: Final = re.compile(r"^\|((?: *\w+ *\|)+) *$", re.MULTILINE)

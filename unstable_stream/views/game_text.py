@@ -11,8 +11,6 @@ from rich.text import Text
 from unstable_stream.plain_text import plain
 from unstable_stream.views.transcript import SeatLine, Transcript, TranscriptMove
 
-__all__ = ["render"]
-
 _SEAT_COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 

@@ -9,8 +9,6 @@ from unstable_stream.archive import query
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.runs.life import silence_of, state_of
 
-__all__ = ["RunLine", "RunStanding", "life_of", "list_runs", "read_standing"]
-
 _RECENT_S: Final = 120
 _STANDINGS: Final = f"""
 WITH played AS (

@@ -1,14 +1,15 @@
-"""Write values as pages show them: numbers, shares, times, and texts of models that stay text."""
+"""Write values as pages show them: numbers, shares, times, texts of models that stay text, rows as CSV, and
+how the configurations of runs differ.
+"""
 
 import base64
+import csv
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
-
-__all__ = ["FILTERS", "config_text", "digest", "inert", "number", "share"]
+from typing import IO, Any, Final
 
 _MOST_CHARACTERS: Final = 6000
 # Background strengths of a token; the page has a class for each.
@@ -91,3 +92,71 @@ FILTERS: Final[Mapping[str, Callable[..., object]]] = {
     "signed": _signed,
 }
 """For templates, by the names that they use."""
+
+
+def write_csv(file: IO[str], columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a header and the rows. ``Any``: what DuckDB makes of the columns' types."""
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([cell_text(value) for value in row] for row in rows)
+
+
+def cell_text(value: Any) -> str:
+    """Return a value as text, nothing for NULL. ``Any``: as in :func:`write_csv`."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ", timespec="milliseconds" if value.microsecond else "seconds")
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, list | dict):
+        return json.dumps(value, default=str, ensure_ascii=False)
+    return str(value)
+
+
+_NOT_SET: Final = "not set"
+
+
+def config_differences(configs: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[str]]]:
+    """Return the keys that the configurations do not share, each with its value in every one.
+
+    A list of tables, such as opponents, is one value: only the keys that tell its tables apart are told.
+    ``Any``: JSON.
+    """
+    flat = [_flatten(config) for config in configs]
+    keys = sorted({key for one in flat for key in one})
+    values = [(key, [one.get(key, _NOT_SET) for one in flat]) for key in keys]
+    return [(key, _told(each)) for key, each in values if any(value != each[0] for value in each)]
+
+
+def _flatten(value: Any, prefix: str = "") -> dict[str, Any]:
+    """``Any``: JSON."""
+    if not isinstance(value, dict):
+        return {prefix: value}
+    return {
+        name: item
+        for key, below in value.items()
+        for name, item in _flatten(below, f"{prefix}.{key}" if prefix else str(key)).items()
+    }
+
+
+def _told(values: Sequence[Any]) -> list[str]:
+    """``Any``: JSON."""
+    lists = [value for value in values if isinstance(value, list)]
+    tables = [table for each in lists for table in each if isinstance(table, dict)]
+    keys = {key for table in tables for key in table}
+    told = {key for key in keys if any(table.get(key) != tables[0].get(key) for table in tables)} or keys
+
+    def short(value: Any) -> str:
+        if value is _NOT_SET:
+            return _NOT_SET
+        if isinstance(value, list):
+            value = [
+                {key: item for key, item in each.items() if key in told} if isinstance(each, dict) else each
+                for each in value
+            ]
+        return json.dumps(value, ensure_ascii=False)
+
+    return [short(value) for value in values]

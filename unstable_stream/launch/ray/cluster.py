@@ -1,9 +1,12 @@
-"""Ray: a private instance for a run on one machine, or the cluster that ``RAY_ADDRESS`` names."""
+"""Ray: a private instance for a run on one machine, or the cluster that ``RAY_ADDRESS`` names;
+the machine of an actor, and the record of what of a run computes where.
+"""
 
 import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,8 +15,7 @@ from typing import Final
 import ray
 
 from unstable_stream.errors import ServiceError
-
-__all__ = ["Cluster", "check_reachable", "connect", "look_at_nodes", "start_local", "stop_local"]
+from unstable_stream.events import PartChanged, event_id
 
 _ATTEMPTS = 3
 # By default Ray gives its node 30 s to start, even on a busy machine.
@@ -158,4 +160,40 @@ def look_at_nodes() -> Cluster:
         gpus={node["NodeID"]: free.get(node["NodeID"], {}).get("GPU", 0.0) for node in nodes},
         cpus={node["NodeID"]: node["Resources"].get("CPU", 0.0) for node in nodes},
         drained=drained,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """The machine of an actor."""
+
+    node: str = ""
+    """Ray's id of it; empty: not known."""
+    host: str = ""
+
+
+DRAINED: Final = "its machine is being drained"
+"""The reason for which a part goes from one machine to another before it is lost."""
+
+NOWHERE: Final = Whereabouts()
+"""The machine of an actor that has not answered yet."""
+
+
+def whereabouts() -> Whereabouts:
+    """Return where this actor is."""
+    return Whereabouts(ray.get_runtime_context().get_node_id(), socket.gethostname())
+
+
+def part_changed(run_id: str, part: str, change: str, at: Whereabouts, reason: str) -> PartChanged:
+    """Return the event of something that happens now; see :class:`PartChanged`."""
+    now_ms = time.time_ns() // 1_000_000
+    return PartChanged(
+        event_id=event_id(run_id, "part-changed", part, change, now_ms),
+        run_id=run_id,
+        occurred_at_ms=now_ms,
+        part=part,
+        change=change,
+        host=at.host,
+        node=at.node,
+        reason=reason,
     )

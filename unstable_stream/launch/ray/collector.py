@@ -10,7 +10,7 @@ import ray
 from unstable_stream.launch.death import Output
 from unstable_stream.launch.ray.engine import EngineActor, RemoteEngine
 from unstable_stream.launch.ray.engine_pool import EnginePool
-from unstable_stream.launch.ray.part_output import PartDiedError, explain
+from unstable_stream.launch.ray.part_output import PartDiedError, answer_of, explain
 from unstable_stream.launch.ray.placement import actor_options, beside, on_node, planned
 from unstable_stream.launch.ray.rollout import RayRolloutWorker, RolloutActor
 from unstable_stream.log_lines import get_logger
@@ -20,8 +20,6 @@ from unstable_stream.runs.history import run_started
 from unstable_stream.runs.placement import Placement
 from unstable_stream.workers.collector import Collector
 from unstable_stream.workers.gpus import read_gpus
-
-__all__ = ["run_collector"]
 
 _CLOSE_S: Final = 25.0
 """Seconds that workers and engines have to close, together: less than the launcher gives this process to end,
@@ -113,7 +111,7 @@ async def _close(parts: Mapping[str, Any]) -> None:
 
 
 async def _close_within(deadline: float, parts: Sequence[str], actors: Sequence[Any]) -> None:
-    answers = [asyncio.ensure_future(_answer(actor.close.remote())) for actor in actors]
+    answers = [asyncio.ensure_future(answer_of(actor.close.remote())) for actor in actors]
     left_s = deadline - asyncio.get_running_loop().time()
     await asyncio.wait(answers, timeout=max(0.0, left_s))
     for part, answer in zip(parts, answers, strict=True):
@@ -122,10 +120,6 @@ async def _close_within(deadline: float, parts: Sequence[str], actors: Sequence[
             # The run is over and all of it is in the log: what is left is ended with this process.
             _logger.warning("not closed in order", part=part, reason=str(error))
         answer.cancel()
-
-
-async def _answer(reference: Any) -> None:  # Ray's references have no type here
-    await reference
 
 
 def _start_opponents(

@@ -1,14 +1,20 @@
 """One inference engine in a Ray actor, and its counterpart in the callers' processes.
 
-How a call carries many requests and answers: :mod:`~unstable_stream.launch.ray.exchange`.
+A remote call takes 2 ms of CPU time in all, as much as ten turns of a tiny model. So a call takes along all
+requests of one turn of the caller's event loop, and brings back all answers to this caller that are there,
+whichever call asked for them, as soon as there is one. Of a caller at most two calls wait: another one sends
+the oldest home. So a long completion does not delay a short one, and turns that are answered together are
+also asked for together the next time.
 """
 
 import asyncio
 import secrets
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import ray
 
@@ -18,21 +24,96 @@ from unstable_stream.inference.engine import (
     Adapter,
     AdapterResult,
     Completion,
+    Engine,
     EngineStats,
     GenerationRequest,
     ScoresCompletions,
     Tokens,
 )
-from unstable_stream.launch.ray.exchange import Answer, Exchange
+from unstable_stream.launch.ray.cluster import Whereabouts, whereabouts
 from unstable_stream.launch.ray.nodes import Equipment, require
 from unstable_stream.launch.ray.part_output import PartDiedError, printing_errors, reason_of, starting
-from unstable_stream.launch.ray.whereabouts import Whereabouts, whereabouts
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.placement import Share
 from unstable_stream.workers.engine import build_engine, build_opponent, take_adapter_results
 
-__all__ = ["EngineActor", "EngineHealth", "RayEngine", "RemoteEngine"]
+Answer: TypeAlias = tuple[int, Completion | UnstableStreamError]
+"""The caller's number for a request, and what came of it."""
+_Task: TypeAlias = "asyncio.Task[Completion]"
+_MOST_WAITING: Final = 2
+"""So that answers that follow each other need not be fetched with a call without requests."""
+
+
+class Exchange:
+    """Serves many callers of one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._running: set[_Task] = set()
+        self._answers: defaultdict[str, _Answers] = defaultdict(_Answers)
+        """By caller. One that is lost leaves the answers to its games in flight."""
+        self.failure = ""
+        """The reason for which the engine can answer no more; empty: it can."""
+
+    @property
+    def running(self) -> int:
+        """Requests that are not answered."""
+        return len(self._running)
+
+    async def call(self, caller: str, requests: Mapping[int, GenerationRequest]) -> list[Answer]:
+        """Take requests by the caller's numbers for them; return what is answered of these and earlier ones.
+
+        Returns as soon as something is answered, or with nothing when newer calls of the caller wait. Raises
+        what the engine raises beside :class:`UnstableStreamError`: a bug.
+        """
+        answers = self._answers[caller]
+        for number, request in requests.items():
+            task = asyncio.create_task(self._engine.generate(request))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+            task.add_done_callback(partial(answers.add, number))
+        return [(number, self._result_of(task)) for number, task in await answers.take()]
+
+    def _result_of(self, task: _Task) -> Completion | UnstableStreamError:
+        error = task.exception()
+        if error is None:
+            return task.result()
+        if isinstance(error, EngineDiedError):
+            self.failure = f"{type(error).__name__}: {error}"
+        if isinstance(error, UnstableStreamError):
+            return error
+        raise error
+
+
+class _Answers:
+    """The answers to one caller that are not yet brought to it."""
+
+    def __init__(self) -> None:
+        self._done: list[tuple[int, _Task]] = []
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        """Of the calls that wait, the oldest first."""
+
+    def add(self, number: int, task: _Task) -> None:
+        self._done.append((number, task))
+        if len(self._done) == 1:  # else the call that was let go takes it, too
+            self._let_go()
+
+    async def take(self) -> list[tuple[int, _Task]]:
+        """Return all as soon as there is one; nothing if more calls come to wait than may."""
+        if not self._done:
+            if len(self._waiting) == _MOST_WAITING:
+                self._let_go()
+            let_go: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(let_go)
+            await let_go
+        done, self._done = self._done, []
+        return done
+
+    def _let_go(self) -> None:
+        if self._waiting:
+            self._waiting.popleft().set_result(None)
+
 
 _TRIES: Final = 3
 """Engines that a request is passed to, if they are lost one after another: it may be what they die of."""
@@ -131,29 +212,19 @@ class RayEngine:
         """Requests that it had not answered when it was last asked."""
 
     async def stats(self) -> EngineStats:
-        """Return the engine's counters when it has loaded its model.
-
-        Raises:
-            ServiceError: the engine did not start, or died.
-        """
-        try:
-            stats: EngineStats = await self._actor.stats.remote()
-        except ray.exceptions.RayError as error:
-            raise PartDiedError(f"engine-{self._number}", reason_of(error)) from error
+        stats: EngineStats = await self._ask("stats")
         self.has_started = True
         return stats
 
     async def adapter_results(self) -> list[AdapterResult]:
-        """Return what came of the adapters that it has loaded since the last call.
+        results: list[AdapterResult] = await self._ask("adapter_results")
+        return results
 
-        Raises:
-            ServiceError: the engine did not start, or died.
-        """
+    async def _ask(self, method: str) -> Any:  # Ray's references have no type here
         try:
-            results: list[AdapterResult] = await self._actor.adapter_results.remote()
+            return await getattr(self._actor, method).remote()
         except ray.exceptions.RayError as error:
             raise PartDiedError(f"engine-{self._number}", reason_of(error)) from error
-        return results
 
 
 @dataclass(slots=True)

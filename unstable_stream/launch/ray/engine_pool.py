@@ -25,13 +25,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from unstable_stream.errors import ServiceError
 from unstable_stream.events import EnginesChanged, EnginesWanted, Event, PartChanged, event_id
 from unstable_stream.launch.death import Output
-from unstable_stream.launch.ray.cluster import Cluster, look_at_nodes
+from unstable_stream.launch.ray.cluster import DRAINED, Cluster, look_at_nodes
 from unstable_stream.launch.ray.engine import EngineActor, EngineHealth, RayEngine
 from unstable_stream.launch.ray.nodes import Equipment, software
-from unstable_stream.launch.ray.part_output import PartDiedError, reason_of
+from unstable_stream.launch.ray.part_output import PartDiedError, answer_of, reason_of
 from unstable_stream.launch.ray.placement import actor_options
 from unstable_stream.launch.ray.rollout import RayRolloutWorker
-from unstable_stream.launch.ray.whereabouts import DRAINED
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import readable_events
 from unstable_stream.log.records import record_from_event
@@ -40,8 +39,6 @@ from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.placement import Placement, Share
 from unstable_stream.runs.starts import run_starts
 from unstable_stream.workers.engine_scaling import WantedEngines
-
-__all__ = ["EnginePool"]
 
 _EVERY_S: Final = 2.0
 _CLOSE_S: Final = 25.0
@@ -189,7 +186,7 @@ class EnginePool:
         changes = []
         for slot in list(self._slots.values()):
             if slot.asked is None:
-                slot.asked = asyncio.ensure_future(_answer(slot.actor.health.remote()))
+                slot.asked = asyncio.ensure_future(answer_of(slot.actor.health.remote()))
             elif slot.asked.done():
                 asked, slot.asked = slot.asked, None
                 if (error := asked.exception()) is not None:
@@ -363,13 +360,9 @@ class EnginePool:
                 continue
             if slot.handle.has_started:
                 with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
-                    await asyncio.wait_for(_answer(slot.actor.close.remote()), _CLOSE_S)
+                    await asyncio.wait_for(answer_of(slot.actor.close.remote()), _CLOSE_S)
             ray.kill(slot.actor)
             del self._slots[slot.number]
             if slot.told:
                 changes.append(self._changed(slot, "removed", slot.leaving))
         return changes
-
-
-async def _answer(reference: Any) -> Any:  # Ray's references have no type here
-    return await reference

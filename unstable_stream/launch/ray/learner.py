@@ -14,10 +14,16 @@ import ray
 from unstable_stream.errors import EventLogError, ServiceError
 from unstable_stream.inference.base_model import model_on_this_machine
 from unstable_stream.launch.death import Output
-from unstable_stream.launch.ray.cluster import look_at_nodes
-from unstable_stream.launch.ray.part_output import PartDiedError, explain, reason_of, starting
+from unstable_stream.launch.ray.cluster import (
+    DRAINED,
+    NOWHERE,
+    Whereabouts,
+    look_at_nodes,
+    part_changed,
+    whereabouts,
+)
+from unstable_stream.launch.ray.part_output import PartDiedError, answer_of, explain, reason_of, starting
 from unstable_stream.launch.ray.placement import actor_options, on_node, planned
-from unstable_stream.launch.ray.whereabouts import DRAINED, NOWHERE, Whereabouts, part_changed, whereabouts
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log_lines import get_logger
@@ -26,8 +32,6 @@ from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.context import RunContext
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.placement import Share
-
-__all__ = ["LearnerActor", "run_learner"]
 
 _Record: TypeAlias = Callable[[str, Whereabouts, str], Awaitable[None]]
 """Records a change, the machine, and the reason."""
@@ -117,14 +121,14 @@ async def _train(
     at = NOWHERE
     leaving: asyncio.Future[str] | None = None
     try:
-        ready = asyncio.ensure_future(_wait_for(actor.ready.remote()))
+        ready = asyncio.ensure_future(answer_of(actor.ready.remote()))
         await asyncio.wait((ready, stopping), return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
             ready.cancel()
             return ""  # it has changed nothing, so it may end with this process
         at = await ready
         await record("added", at, why)
-        training = asyncio.ensure_future(_wait_for(actor.train.remote()))
+        training = asyncio.ensure_future(answer_of(actor.train.remote()))
         leaving = asyncio.ensure_future(_elsewhere(at.node)) if moves else None
         until = [training, stopping, *([leaving] if leaving else [])]
         await asyncio.wait(until, return_when=asyncio.FIRST_COMPLETED)
@@ -172,7 +176,3 @@ async def _record(run: RunContext, change: str, at: Whereabouts, reason: str) ->
             await log.append([record_from_event(event)])
     except EventLogError as error:
         _logger.warning("not recorded", part="learner", change=change, reason=str(error))
-
-
-async def _wait_for(reference: Any) -> Any:
-    return await reference

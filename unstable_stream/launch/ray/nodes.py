@@ -37,8 +37,6 @@ from unstable_stream.stores import HostCache, Store, is_address
 from unstable_stream.stores.cache import CACHE
 from unstable_stream.version import __version__
 
-__all__ = ["Equipment", "check_cluster", "check_nodes", "equipment", "lacking", "require", "software"]
-
 _DEADLINE_S = 120.0
 """Seconds in which every machine answers: a first worker on a busy machine takes tens of seconds."""
 _FETCH_S = 3600.0

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import ray
 
@@ -18,8 +18,6 @@ from unstable_stream.errors import ServiceError, ServiceKilledError, UnstableStr
 from unstable_stream.launch.death import Output, write_death
 from unstable_stream.launch.service_output import configure_output
 from unstable_stream.loading import loading
-
-__all__ = ["PartDiedError", "PartLostError", "explain", "printing_errors", "reason_of", "starting"]
 
 _NOT_STARTED: Final = "it could not start: "
 _ENDED_SILENTLY: Final = "its process ended without a word: killed, crashed, or out of memory"
@@ -109,3 +107,8 @@ def explain(error: PartDiedError, outputs: Mapping[str, Output]) -> ServiceError
     death = output.death() if error.reason.startswith(_NOT_STARTED) else None  # else another one's
     said = f"{PartDiedError(error.part, str(death or error.reason))} (all of it: {output.path})"
     return ServiceKilledError(said) if death is not None and death.retriable else ServiceError(said)
+
+
+async def answer_of(reference: Any) -> Any:
+    """Wait for a result of Ray's, as a coroutine. ``Any``: Ray's references have no type here."""
+    return await reference

@@ -19,23 +19,9 @@ from ray.util.placement_group import PlacementGroup, get_placement_group, placem
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from unstable_stream.errors import ConfigError, ServiceError
-from unstable_stream.launch.machine import this_machine
-from unstable_stream.launch.plan import RunPlan
+from unstable_stream.launch.plan import RunPlan, this_machine
 from unstable_stream.launch.ray.cluster import start_local, stop_local
 from unstable_stream.runs.placement import Machine, Placement, Share
-
-__all__ = [
-    "GROUP_VARIABLE",
-    "PLACEMENT_VARIABLE",
-    "actor_options",
-    "beside",
-    "cluster_machines",
-    "look_at_cluster",
-    "on_node",
-    "plan_on_cluster",
-    "planned",
-    "reserve",
-]
 
 PLACEMENT_VARIABLE: Final = "UNSTABLE_STREAM_PLACEMENT"
 GROUP_VARIABLE: Final = "UNSTABLE_STREAM_PLACEMENT_GROUP"

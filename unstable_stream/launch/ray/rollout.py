@@ -13,15 +13,16 @@ from unstable_stream.errors import ServiceError
 from unstable_stream.events import GameStarted, PartChanged, decode_event, encode_event
 from unstable_stream.inference.base_model import model_on_this_machine
 from unstable_stream.inference.engine import Adapter, Engine
+from unstable_stream.launch.ray.cluster import DRAINED, NOWHERE, Whereabouts, part_changed, whereabouts
 from unstable_stream.launch.ray.engine import RemoteEngine
 from unstable_stream.launch.ray.part_output import (
     PartDiedError,
     PartLostError,
+    answer_of,
     printing_errors,
     reason_of,
     starting,
 )
-from unstable_stream.launch.ray.whereabouts import DRAINED, NOWHERE, Whereabouts, part_changed, whereabouts
 from unstable_stream.log.open import open_log_at
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
@@ -29,8 +30,6 @@ from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.workers.exploitability import Measurement
 from unstable_stream.workers.hung_games import end_with
 from unstable_stream.workers.rollout import RolloutWorker
-
-__all__ = ["RayRolloutWorker", "RolloutActor"]
 
 _CLOSE_S: Final = 25.0
 """Seconds that an actor has to close once it has a successor and plays no game."""
@@ -164,7 +163,7 @@ class RayRolloutWorker:
         """End actors that have a successor and have played their games to their ends."""
         for player in [player for player in self._leaving if player.calls == 0]:
             with suppress(ray.exceptions.RayError, TimeoutError):
-                await asyncio.wait_for(_answer(player.actor.close.remote()), _CLOSE_S)
+                await asyncio.wait_for(answer_of(player.actor.close.remote()), _CLOSE_S)
             ray.kill(player.actor)
             self._leaving.remove(player)
             self._changes.append(self._changed(player, "removed", DRAINED))
@@ -173,19 +172,16 @@ class RayRolloutWorker:
         if player.lost:
             return
         if player.asked is None:
-            player.asked = asyncio.ensure_future(_answer(player.actor.where.remote()))
+            player.asked = asyncio.ensure_future(answer_of(player.actor.where.remote()))
         elif player.asked.done():
             asked, player.asked = player.asked, None
             if isinstance(error := asked.exception(), ray.exceptions.RayActorError):
                 self._lose(player, reason_of(error))
             elif error is None:
                 player.at = asked.result()
-                self._tell_of(player)
-
-    def _tell_of(self, player: _Player) -> None:
-        if not player.told:
-            player.told = True
-            self._changes.append(self._changed(player, "added", player.why))
+                if not player.told:
+                    player.told = True
+                    self._changes.append(self._changed(player, "added", player.why))
 
     def _lose(self, player: _Player, reason: str) -> None:
         if not player.lost:
@@ -263,7 +259,3 @@ def _decode_started(data: bytes) -> GameStarted:
     event = decode_event(data)
     assert isinstance(event, GameStarted), "the collector sends nothing else"
     return event
-
-
-async def _answer(reference: Any) -> Any:  # Ray's references have no type here
-    return await reference

@@ -7,14 +7,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from unstable_stream.ui import charts
+from unstable_stream.ui.charts import AXES
 from unstable_stream.ui.rendering import page
 from unstable_stream.ui.site import Shelf, Site
-from unstable_stream.views.config_differences import config_differences
-from unstable_stream.views.report.axes import AXES
 from unstable_stream.views.report.reading import before_and_after
 from unstable_stream.views.run_list import RunLine
-
-__all__ = ["show"]
+from unstable_stream.views.written import config_differences
 
 
 def show(site: Site, shelf: Shelf, request: Request) -> Response:

@@ -13,14 +13,11 @@ from unstable_stream.api.game_filter import Result, Sort, Split, State
 from unstable_stream.api.games import find_games
 from unstable_stream.archive import query
 from unstable_stream.errors import ConfigError
-from unstable_stream.hindsight.advantages import advantages
+from unstable_stream.hindsight.rederive import advantages
 from unstable_stream.ui.rendering import page
 from unstable_stream.ui.site import Shelf, Site
 from unstable_stream.views.boards import BoardPicture, boards_of
-from unstable_stream.views.tokens import Token, tokens_of
-from unstable_stream.views.transcript import Transcript, load_transcript
-
-__all__ = ["find", "pair", "watch"]
+from unstable_stream.views.transcript import Token, Transcript, load_transcript, tokens_of
 
 _PAGE: Final = 50
 _MOST_TOKENS: Final = 2000

@@ -15,8 +15,6 @@ from unstable_stream.ui.rendering import page
 from unstable_stream.ui.site import Shelf, Site
 from unstable_stream.views.boards import boards_of
 
-__all__ = ["begin", "give_up", "move", "show", "watch"]
-
 _MOST: Final = 4
 """Games at once: each has the model in memory."""
 _CHECKPOINTS: Final = """

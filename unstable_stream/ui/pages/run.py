@@ -13,13 +13,11 @@ from unstable_stream.errors import EventLogError
 from unstable_stream.launch.supervisor import LAUNCHER_LOG
 from unstable_stream.tracking.lag import run_of_group
 from unstable_stream.ui import charts
+from unstable_stream.ui.charts import AXES
 from unstable_stream.ui.rendering import page
 from unstable_stream.ui.site import Shelf, Site
-from unstable_stream.views.report.axes import AXES
 from unstable_stream.views.report.reading import before_and_after
 from unstable_stream.views.written import config_text
-
-__all__ = ["curves", "health", "results", "show"]
 
 _DEATHS: Final = 5
 _SERVICES: Final = """
@@ -107,3 +105,8 @@ def _errors(shelf: Shelf, run_id: str) -> list[tuple[str, str]]:
         return []
     moments = [line.partition(" ") for line in notes.read_text(encoding="utf-8").splitlines()]
     return [(moment, note) for moment, _, note in moments[-_DEATHS:]]
+
+
+def show_all(site: Site, shelf: Shelf, request: Request) -> Response:
+    """Return the page."""
+    return page("runs.html.jinja", site, shelf, runs=shelf.runs(), dropped=shelf.dropped())

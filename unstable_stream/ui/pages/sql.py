@@ -19,9 +19,7 @@ from unstable_stream.archive.reference import relations
 from unstable_stream.errors import ArchiveError, ConfigError
 from unstable_stream.ui.rendering import page
 from unstable_stream.ui.site import Shelf, Site
-from unstable_stream.views.csv_rows import cell_text, write_csv
-
-__all__ = ["cancel", "download_csv", "download_parquet", "rows", "show"]
+from unstable_stream.views.written import cell_text, write_csv
 
 _LONGEST_S: Final = 120.0
 """A query reads the archive, and a run wants to write it."""
@@ -112,8 +110,7 @@ def cancel(site: Site, shelf: Shelf, request: Request) -> Response:
 
 def download_csv(site: Site, shelf: Shelf, request: Request) -> Response:
     """Return all rows as CSV."""
-    path = _temporary(".csv")
-    try:
+    with _temporary(".csv") as path:
         with (
             _cancellable(shelf, request) as (sql, end),
             stream(shelf.archive, sql, cancel=end) as result,
@@ -121,10 +118,6 @@ def download_csv(site: Site, shelf: Shelf, request: Request) -> Response:
         ):
             write_csv(file, result.columns, _bounded(result.rows, path))
         return _sent(path, "text/csv; charset=utf-8")
-    except ArchiveError as error:
-        raise ConfigError(str(error)) from error
-    finally:
-        path.unlink()
 
 
 def _bounded(rows: Iterable[tuple[Any, ...]], path: Path) -> Iterator[tuple[Any, ...]]:
@@ -137,21 +130,23 @@ def _bounded(rows: Iterable[tuple[Any, ...]], path: Path) -> Iterator[tuple[Any,
 
 def download_parquet(site: Site, shelf: Shelf, request: Request) -> Response:
     """Return all rows as Parquet."""
-    path = _temporary(".parquet")
-    try:
+    with _temporary(".parquet") as path:
         with _cancellable(shelf, request) as (sql, end):
             write_parquet(shelf.archive, sql, path, most_bytes=_MOST_BYTES, cancel=end)
         return _sent(path, "application/vnd.apache.parquet")
+
+
+@contextmanager
+def _temporary(suffix: str) -> Iterator[Path]:
+    """Rows go to a file first: whoever downloads may be slow, and the archive is not held for that long."""
+    with tempfile.NamedTemporaryFile(prefix="unstable-stream-", suffix=suffix, delete=False) as file:
+        path = Path(file.name)
+    try:
+        yield path
     except ArchiveError as error:
         raise ConfigError(str(error)) from error
     finally:
         path.unlink()
-
-
-def _temporary(suffix: str) -> Path:
-    """Rows go to a file first: whoever downloads may be slow, and the archive is not held for that long."""
-    with tempfile.NamedTemporaryFile(prefix="unstable-stream-", suffix=suffix, delete=False) as file:
-        return Path(file.name)
 
 
 def _sent(path: Path, kind: str) -> Response:

@@ -14,11 +14,8 @@ from unstable_stream.archive import query
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import KINDS, Reference, is_extension
 from unstable_stream.runs.config import parse_toml
-from unstable_stream.ui.jobs import Job
 from unstable_stream.ui.rendering import page
-from unstable_stream.ui.site import Shelf, Site
-
-__all__ = ["rate", "reward", "show", "watch"]
+from unstable_stream.ui.site import Job, Shelf, Site
 
 _STAGES: Final = ("final", "step", "sampling")
 

@@ -15,8 +15,6 @@ from unstable_stream.hindsight.why import Direction, NodeKey, Provenance
 from unstable_stream.ui.rendering import page
 from unstable_stream.ui.site import Shelf, Site
 
-__all__ = ["show"]
-
 _WIDTH: Final = 190
 _HEIGHT: Final = 44
 _GAP_X: Final = 110

@@ -11,23 +11,6 @@ from typing import Any
 
 from unstable_stream.views.report.reading import Row, RunFacts
 
-__all__ = [
-    "BY_UPDATE",
-    "BY_VERSION",
-    "MOST_POINTS",
-    "Chart",
-    "Matrix",
-    "Section",
-    "Series",
-    "environment_name",
-    "grouped",
-    "if_any",
-    "line",
-    "line_name",
-    "line_style",
-    "time_unit",
-]
-
 BY_UPDATE = "learner update"
 BY_VERSION = "policy version (learner updates so far)"
 MOST_POINTS = 300

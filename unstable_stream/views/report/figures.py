@@ -10,8 +10,6 @@ from unstable_stream.views.report.charts import Chart, Matrix, Series
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-__all__ = ["figure_json", "plotly_script"]
-
 # After Okabe and Ito (2008), so that the colour-blind tell them apart: without yellow, which is too light on
 # white, and with a blue that shows on black.
 _PALETTE = ("#1b7fc4", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7f7f7f", "#8c564b")

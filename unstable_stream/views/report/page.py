@@ -11,19 +11,19 @@ from unstable_stream.archive import held_unless_file
 from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ReportError
 from unstable_stream.version import __version__
-from unstable_stream.views.config_differences import config_differences
 from unstable_stream.views.report.charts import Chart
 from unstable_stream.views.report.figures import figure_json, plotly_script
-from unstable_stream.views.report.numbers import numbers_of
 from unstable_stream.views.report.reading import RunFacts, before_and_after, labels_of, read_run
 from unstable_stream.views.report.samples import SampleGame, pick_samples
 from unstable_stream.views.report.sections import build_sections
-from unstable_stream.views.written import FILTERS, config_text, digest
+from unstable_stream.views.written import FILTERS, config_differences, config_text, digest
 
 if TYPE_CHECKING:
     import jinja2
 
-__all__ = ["render", "write_report"]
+
+from unstable_stream.views.report.charts import Matrix
+from unstable_stream.views.written import number, share
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +127,38 @@ def _picture(chart: Chart) -> _Picture:
     figure, height = figure_json(chart)
     columns, rows = numbers_of(chart)
     return _Picture(chart, figure, height, columns, rows)
+
+
+def numbers_of(chart: Chart) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Return the columns and rows: one row a point, or one a player of a matrix."""
+    return _matrix_table(chart.matrix) if chart.matrix is not None else _series_table(chart)
+
+
+def _matrix_table(matrix: Matrix) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    rows = [
+        [name, *("" if value is None else f"{value:.2f}" for value in line)]
+        for name, line in zip(matrix.names, matrix.values, strict=True)
+    ]
+    return ["player \\ against", *matrix.names], rows
+
+
+def _series_table(chart: Chart) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    show = share if chart.percent else number
+    several = len(chart.series) > 1
+    bounds = any(series.low is not None for series in chart.series)
+    counts = any(series.counts is not None for series in chart.series)
+    first = "player" if chart.kind == "ladder" else chart.x_title
+    value = chart.x_title if chart.kind == "ladder" else chart.y_title
+    columns = [*(["line"] if several else []), first, value]
+    columns += [*(["from", "to"] if bounds else []), *(["games"] if counts else [])]
+    rows = []
+    for series in chart.series:
+        for place, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
+            row = [*([series.name] if several else []), x if isinstance(x, str) else number(x), show(y)]
+            if bounds:
+                row += [show(series.low[place] if series.low else None)]
+                row += [show(series.high[place] if series.high else None)]
+            if counts:
+                row += [f"{series.counts[place]:,}" if series.counts else ""]
+            rows.append(row)
+    return columns, rows

@@ -15,8 +15,6 @@ from unstable_stream.views.report.charts import (
 )
 from unstable_stream.views.report.reading import Row, RunFacts
 
-__all__ = ["MOST_MODELS", "rating_charts"]
-
 MOST_MODELS = 30
 """Models in a ladder or matrix; the chart says how many it leaves out, and by what they were chosen."""
 _LINES_OVER_TIME = 8

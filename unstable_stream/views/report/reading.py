@@ -13,19 +13,6 @@ from unstable_stream.errors import RunError
 from unstable_stream.events.run_ids import pick_run
 from unstable_stream.views.run_list import life_of
 
-__all__ = [
-    "Change",
-    "Row",
-    "RunFacts",
-    "before_and_after",
-    "find_runs",
-    "labels_of",
-    "read_run",
-    "read_summary",
-    "with_charts",
-    "with_results",
-]
-
 Row: TypeAlias = dict[str, Any]
 """One row, by column. ``Any``: whatever Python value DuckDB makes of the column's type."""
 

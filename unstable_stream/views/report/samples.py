@@ -5,10 +5,7 @@ from dataclasses import dataclass
 
 from unstable_stream.archive import query
 from unstable_stream.archive_address import ArchiveAddress
-from unstable_stream.views.tokens import Token, tokens_of
-from unstable_stream.views.transcript import Transcript, TranscriptMove, load_transcripts
-
-__all__ = ["SampleGame", "pick_samples"]
+from unstable_stream.views.transcript import Token, Transcript, TranscriptMove, load_transcripts, tokens_of
 
 # A page must open on a telephone: of very long games and completions the middle is left out.
 _FIRST_MOVES, _LAST_MOVES = 24, 12

@@ -1,6 +1,7 @@
 """Build the sections of the report."""
 
 from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from unstable_stream.views.report.charts import (
     BY_UPDATE,
@@ -17,8 +18,6 @@ from unstable_stream.views.report.charts import (
 )
 from unstable_stream.views.report.ratings import rating_charts
 from unstable_stream.views.report.reading import Row, RunFacts
-
-__all__ = ["build_sections"]
 
 
 def build_sections(runs: Sequence[RunFacts]) -> list[Section]:
@@ -167,116 +166,121 @@ def _game_lengths(runs: Sequence[RunFacts]) -> list[Chart]:
 # -- how the training went --------------------------------------------------------------------------
 
 
-def _learning(runs: Sequence[RunFacts]) -> list[Chart]:
-    def by_update(
-        key: str,
-        title: str,
-        says: str,
-        y_title: str,
-        rows: Callable[[RunFacts], Sequence[Row]],
-        lines: Sequence[tuple[str, str]],
-        *,
-        band: tuple[str, str] | None = None,
-    ) -> list[Chart]:
-        series = [
-            line(
-                line_name(runs, facts, model, name),
-                of_model,
-                "update",
-                column,
-                line_style(runs, run, first * len(lines) + place),
-                band=band,
-            )
-            for run, facts in enumerate(runs)
-            for first, ((model,), of_model) in enumerate(grouped(rows(facts), "model").items())
-            for place, (column, name) in enumerate(lines)
-        ]
-        kept = [one for one in series if one.y]
-        return if_any(Chart(key, title, says, BY_UPDATE, y_title, kept))
-
-    return [
-        *by_update(
-            "reward",
-            "Reward",
-            "Mean reward of the moves trained on, as the environment gave it (raw) and after each stage of "
-            "reward shaping (final, then step).",
-            "reward",
-            lambda facts: facts.steps,
-            [("raw", "raw"), ("final", "final"), ("step", "step")],
-        ),
-        *by_update(
-            "loss",
-            "Loss",
-            "What the gradient step minimises; in policy-gradient training its value says little, only "
-            "sudden jumps do.",
-            "loss",
-            lambda facts: facts.updates,
-            [("loss", "")],
-        ),
-        *by_update(
-            "entropy",
-            "Entropy",
-            "How undecided the policy is about its next token: it falls as the policy gets certain, and a "
-            "fall to zero means that it always says the same.",
-            "nats per token",
-            lambda facts: _metric(facts, "entropy"),
-            [("entropy", "")],
-        ),
-        *by_update(
-            "staleness",
-            "Staleness",
-            "By how many updates the policy that played a move was behind the policy trained on it; 0 is "
-            "fresh.",
-            "updates",
-            lambda facts: facts.steps,
-            [("mean_staleness", "mean"), ("max_staleness", "oldest")],
-        ),
-        *by_update(
-            "ratio",
-            "Importance ratio",
-            "How much likelier the recorded tokens are now than when they were sampled; 1 means that the "
-            "policy has not moved since.",
-            "probability now / then",
-            lambda facts: facts.ratios,
-            [("mean_ratio", "mean"), ("max_ratio", "largest")],
-        ),
-        *by_update(
-            "divergence",
-            "Divergence",
-            "How far the policy trained on has moved from the one that played, an estimate of their "
-            "Kullback-Leibler divergence.",
-            "nats per token",
-            lambda facts: facts.ratios,
-            [("approx_kl", "")],
-        ),
-        *by_update(
-            "gradient",
-            "Gradient norm",
-            "Length of the gradient before it is clipped; peaks mark updates that would have torn the "
-            "policy away.",
-            "norm",
-            lambda facts: _metric(facts, "grad_norm"),
-            [("grad_norm", "")],
-        ),
-        *by_update(
-            "completion-length",
-            "Length of completions",
-            "Tokens the model wrote for a move it was trained on: the mean, and a band from the shortest to "
-            "the longest.",
-            "tokens",
-            lambda facts: facts.steps,
-            [("mean_completion_tokens", "")],
-            band=("min_completion_tokens", "max_completion_tokens"),
-        ),
-    ]
-
-
 def _metric(facts: RunFacts, name: str) -> Sequence[Row]:
     """Return a learner's metric by update; a custom algorithm may not have it."""
     return [
         {"model": row["model"], "update": row["update"], name: (row["metrics"] or {}).get(name)}
         for row in facts.updates
     ]
+
+
+class _ByUpdate(NamedTuple):
+    """A chart of what the learner reports at each update, with lines of these columns and names."""
+
+    key: str
+    title: str
+    says: str
+    y_title: str
+    rows: Callable[[RunFacts], Sequence[Row]]
+    lines: Sequence[tuple[str, str]]
+    band: tuple[str, str] | None = None
+
+
+_BY_UPDATE: Final = (
+    _ByUpdate(
+        "reward",
+        "Reward",
+        "Mean reward of the moves trained on, as the environment gave it (raw) and after each stage of "
+        "reward shaping (final, then step).",
+        "reward",
+        lambda facts: facts.steps,
+        [("raw", "raw"), ("final", "final"), ("step", "step")],
+    ),
+    _ByUpdate(
+        "loss",
+        "Loss",
+        "What the gradient step minimises; in policy-gradient training its value says little, only "
+        "sudden jumps do.",
+        "loss",
+        lambda facts: facts.updates,
+        [("loss", "")],
+    ),
+    _ByUpdate(
+        "entropy",
+        "Entropy",
+        "How undecided the policy is about its next token: it falls as the policy gets certain, and a "
+        "fall to zero means that it always says the same.",
+        "nats per token",
+        lambda facts: _metric(facts, "entropy"),
+        [("entropy", "")],
+    ),
+    _ByUpdate(
+        "staleness",
+        "Staleness",
+        "By how many updates the policy that played a move was behind the policy trained on it; 0 is fresh.",
+        "updates",
+        lambda facts: facts.steps,
+        [("mean_staleness", "mean"), ("max_staleness", "oldest")],
+    ),
+    _ByUpdate(
+        "ratio",
+        "Importance ratio",
+        "How much likelier the recorded tokens are now than when they were sampled; 1 means that the "
+        "policy has not moved since.",
+        "probability now / then",
+        lambda facts: facts.ratios,
+        [("mean_ratio", "mean"), ("max_ratio", "largest")],
+    ),
+    _ByUpdate(
+        "divergence",
+        "Divergence",
+        "How far the policy trained on has moved from the one that played, an estimate of their "
+        "Kullback-Leibler divergence.",
+        "nats per token",
+        lambda facts: facts.ratios,
+        [("approx_kl", "")],
+    ),
+    _ByUpdate(
+        "gradient",
+        "Gradient norm",
+        "Length of the gradient before it is clipped; peaks mark updates that would have torn the "
+        "policy away.",
+        "norm",
+        lambda facts: _metric(facts, "grad_norm"),
+        [("grad_norm", "")],
+    ),
+    _ByUpdate(
+        "completion-length",
+        "Length of completions",
+        "Tokens the model wrote for a move it was trained on: the mean, and a band from the shortest to "
+        "the longest.",
+        "tokens",
+        lambda facts: facts.steps,
+        [("mean_completion_tokens", "")],
+        band=("min_completion_tokens", "max_completion_tokens"),
+    ),
+)
+
+
+def _learning(runs: Sequence[RunFacts]) -> list[Chart]:
+    charts = []
+    for chart in _BY_UPDATE:
+        series = [
+            line(
+                line_name(runs, facts, model, name),
+                of_model,
+                "update",
+                column,
+                line_style(runs, run, first * len(chart.lines) + place),
+                band=chart.band,
+            )
+            for run, facts in enumerate(runs)
+            for first, ((model,), of_model) in enumerate(grouped(chart.rows(facts), "model").items())
+            for place, (column, name) in enumerate(chart.lines)
+        ]
+        kept = [one for one in series if one.y]
+        charts += if_any(Chart(chart.key, chart.title, chart.says, BY_UPDATE, chart.y_title, kept))
+    return charts
 
 
 # -- mistakes ---------------------------------------------------------------------------------------
