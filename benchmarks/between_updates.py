@@ -13,7 +13,7 @@ Look = TypeVar("Look")
 
 
 class BetweenUpdates(Generic[Look]):
-    """Give :meth:`watch` to :func:`~unstable_stream.launch.launcher.launch`."""
+    """Give :meth:`watch` to :func:`~unstable_stream.services.launch.launcher.launch`."""
 
     def __init__(
         self,

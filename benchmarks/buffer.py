@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from benchmarks.harness import compare, parser, report
-from unstable_stream.buffer import StepBuffer
+from unstable_stream.algorithms.buffer import StepBuffer
 from unstable_stream.events import Step, event_id, pack_floats, pack_tokens
 
 

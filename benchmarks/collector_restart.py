@@ -32,9 +32,9 @@ from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.history import run_started
 from unstable_stream.runs.recording import start_run
-from unstable_stream.streams.snapshots import SnapshotPace
-from unstable_stream.workers.collector import Collector
-from unstable_stream.workers.exploitability import Measurement
+from unstable_stream.services.streams.snapshots import SnapshotPace
+from unstable_stream.services.workers.collector import Collector
+from unstable_stream.services.workers.exploitability import Measurement
 
 _RUN = "run-restarted"
 _ENV = "TicTacToe-v0-train"

@@ -18,9 +18,9 @@ import transformers
 from benchmarks.harness import compare, parser, report
 from tests.inference.tiny_model import build_adapter
 from unstable_stream.inference.engine import Adapter, GenerationRequest, SamplingSettings
+from unstable_stream.inference.tiny_player import tiny_player_path
 from unstable_stream.inference.tokenizer import load_tokenizer
 from unstable_stream.inference.transformers.engine import TransformersEngine
-from unstable_stream.tiny_player import tiny_player_path
 
 _MAX_TOKENS = 4
 

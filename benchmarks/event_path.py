@@ -26,8 +26,8 @@ from rich.table import Table
 
 from benchmarks.between_updates import BetweenUpdates
 from benchmarks.harness import machine, parser
+from unstable_stream.algorithms.buffer import StepBuffer
 from unstable_stream.api.quickstart import quickstart
-from unstable_stream.buffer import StepBuffer
 from unstable_stream.events import (
     Event,
     GameOutcome,
@@ -38,7 +38,6 @@ from unstable_stream.events import (
     Trajectory,
     decode_event,
 )
-from unstable_stream.launch import launcher
 from unstable_stream.log.open import open_existing_log, open_log_at
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import read_to_end, readable_events
@@ -46,8 +45,9 @@ from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.streams.processors import fold_sinks, host_processors
-from unstable_stream.streams.run_configs import RunDirectory
+from unstable_stream.services.launch import launcher
+from unstable_stream.services.streams.processors import fold_sinks, host_processors
+from unstable_stream.services.streams.run_configs import RunDirectory
 
 _PLAYED = ("runs", "games", "trajectories", "game-outcomes", "steps", "learner-updates")
 

@@ -24,7 +24,7 @@ from unstable_stream.archive import open_archive, query
 from unstable_stream.errors import ArchiveError
 from unstable_stream.runs.data_dir import DataDir
 
-_COMMAND: Final = "from unstable_stream.cli import main; main()"
+_COMMAND: Final = "from unstable_stream.ui.cli import main; main()"
 _QUESTION: Final = "SELECT count(*) AS games FROM games WHERE state = 'finished'"
 _DEADLINE_S: Final = 300.0
 _POLL_S: Final = 0.2

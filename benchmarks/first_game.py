@@ -35,13 +35,13 @@ from unstable_stream.log.reading import readable_events
 from unstable_stream.runs.data_dir import DataDir
 
 _HERE: Final = Path(__file__).resolve().parents[1]
-_COMMAND: Final = "from unstable_stream.cli import main; main()"
+_COMMAND: Final = "from unstable_stream.ui.cli import main; main()"
 _DEADLINE_S: Final = 300.0
 _POLL_S: Final = 0.05
 
 _IMPORTS: Final = """
 import torch, transformers
-from unstable_stream.tiny_player import tiny_player_path
+from unstable_stream.inference.tiny_player import tiny_player_path
 transformers.AutoModelForCausalLM.from_pretrained(tiny_player_path())
 """
 _RAY: Final = """

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from infra.kafka.brokers import KafkaCluster
-from unstable_stream.archive_address import ARCHIVE_VARIABLE, ArchiveAddress
+from unstable_stream.log.stores.archive_address import ARCHIVE_VARIABLE, ArchiveAddress
 
 __all__ = [
     "Comparison",

@@ -34,7 +34,7 @@ from benchmarks.harness import machine, parser
 from benchmarks.restart import _BEHIND, GROUP, RUN, append, prepare, restart
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import TopicPartition
-from unstable_stream.streams.snapshots import (
+from unstable_stream.services.streams.snapshots import (
     POSITION,
     FoldState,
     pack,

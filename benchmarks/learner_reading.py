@@ -24,7 +24,8 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3Model
 
 from benchmarks.ceiling.stand_in import NO_UPDATE
 from benchmarks.harness import machine, parser
-from unstable_stream.buffer import StepBuffer
+from unstable_stream.algorithms.buffer import StepBuffer
+from unstable_stream.algorithms.learners.standard_learner import StandardLearner
 from unstable_stream.events import (
     Step,
     checkpoint_uid,
@@ -35,13 +36,12 @@ from unstable_stream.events import (
     trajectory_id,
 )
 from unstable_stream.inference.base_model import resolve_model
-from unstable_stream.learners.standard_learner import StandardLearner
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.workers import learner as service
+from unstable_stream.services.workers import learner as service
 
 _RUN = "bench"
 _TURNS = 5

@@ -50,8 +50,8 @@ from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.recording import start_run
-from unstable_stream.streams.processors import RATINGS, REWARDS
-from unstable_stream.streams.service import run_processors
+from unstable_stream.services.streams.processors import RATINGS, REWARDS
+from unstable_stream.services.streams.service import run_processors
 
 _DEADLINE_S = 600.0
 _POLL_S = 0.02

@@ -22,10 +22,10 @@ import psutil
 
 from benchmarks.harness import machine, parser
 from unstable_stream.inference.model_shape import read_shape
-from unstable_stream.launch.memory import foretell
+from unstable_stream.inference.tiny_player import tiny_player_path
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.placement import Machine, Share, place
-from unstable_stream.tiny_player import tiny_player_path
+from unstable_stream.services.launch.memory import foretell
 
 _LENGTH, _COMPLETION = 64, 4
 _ROWS: Final = 16
@@ -108,9 +108,9 @@ def _peak_bytes(process: str, config: RunConfig) -> int:
     prompts = rng.integers(0, vocabulary, (rows, _LENGTH - _COMPLETION)).astype(np.int32)
     if process == "learner":
         from unstable_stream.algorithms import Reinforce, TrainingSample
-        from unstable_stream.learners.lora import LoraSettings
-        from unstable_stream.learners.settings import LearnerSettings
-        from unstable_stream.learners.standard_learner import StandardLearner
+        from unstable_stream.algorithms.learners.lora import LoraSettings
+        from unstable_stream.algorithms.learners.settings import LearnerSettings
+        from unstable_stream.algorithms.learners.standard_learner import StandardLearner
 
         with tempfile.TemporaryDirectory() as directory:
             learner = StandardLearner(
@@ -145,7 +145,7 @@ def _peak_bytes(process: str, config: RunConfig) -> int:
 
 async def _decode(config: RunConfig, prompts: list[list[int]]) -> int:
     from unstable_stream.inference.engine import GenerationRequest, SamplingSettings
-    from unstable_stream.workers.engine import build_engine
+    from unstable_stream.services.workers.engine import build_engine
 
     engine = build_engine(config, config.model, Share("engine 0"))
     settings = SamplingSettings(max_tokens=_COMPLETION)

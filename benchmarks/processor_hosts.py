@@ -23,9 +23,9 @@ from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.recording import start_run
-from unstable_stream.streams.faust import run_on_faust
-from unstable_stream.streams.processors import PROCESSORS, fold_sinks, host_processors
-from unstable_stream.streams.run_configs import RunDirectory
+from unstable_stream.services.streams.faust import run_on_faust
+from unstable_stream.services.streams.processors import PROCESSORS, fold_sinks, host_processors
+from unstable_stream.services.streams.run_configs import RunDirectory
 
 _DEADLINE_S = 300.0
 

@@ -38,7 +38,7 @@ def _quickstart(log: str, updates: int) -> tuple[float, float]:
     data = Path(tempfile.mkdtemp(prefix="quickstart-logs-"))
     try:
         subprocess.run(
-            [sys.executable, "-c", "from unstable_stream.cli import main; main()", "quickstart", "--quiet",
+            [sys.executable, "-c", "from unstable_stream.ui.cli import main; main()", "quickstart", "--quiet",
              "--updates", str(updates), "--set", "evaluation.first_last_games=8",
              "--data", str(data), "--log", log],
             check=True, stdout=subprocess.DEVNULL,

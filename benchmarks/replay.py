@@ -19,16 +19,22 @@ from benchmarks.processor_fold import outcomes, trajectories
 from unstable_stream import Context, consumer
 from unstable_stream.archive import open_archive
 from unstable_stream.events import Event, decode_event
-from unstable_stream.hindsight.replay import copy_into, write_lines
+from unstable_stream.history.hindsight.replay import copy_into, write_lines
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.streams.ordered_history import ArchiveHistory, History, LogHistory, Slice, merged
-from unstable_stream.streams.plugins import Plugin
-from unstable_stream.streams.plugins.host import PluginCounters, run_plugin
-from unstable_stream.workers.archiver import run_archiver
+from unstable_stream.services.streams.ordered_history import (
+    ArchiveHistory,
+    History,
+    LogHistory,
+    Slice,
+    merged,
+)
+from unstable_stream.services.streams.plugins import Plugin
+from unstable_stream.services.streams.plugins.host import PluginCounters, run_plugin
+from unstable_stream.services.workers.archiver import run_archiver
 
 ALL = Slice()
 

@@ -22,8 +22,8 @@ from benchmarks.harness import compare, parser, report
 from tests.archive.history import GAMES_PER_UPDATE, made_up_run, stored
 from tests.archive.many_games import multiply_games
 from unstable_stream.archive import ArchiveWriter, query
-from unstable_stream.hindsight.why import find_node, trace
-from unstable_stream.views.report import find_runs, write_report
+from unstable_stream.history.hindsight.why import find_node, trace
+from unstable_stream.history.views.report import find_runs, write_report
 
 _REPORTED = (
     "game_starts",

@@ -32,10 +32,10 @@ from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.recording import start_run
-from unstable_stream.streams.fold_sink import FoldSink
-from unstable_stream.streams.processors import REWARDS, host_processors
-from unstable_stream.streams.run_configs import RunDirectory
-from unstable_stream.streams.snapshots import POSITION, SnapshotPace, scope_of
+from unstable_stream.services.streams.fold_sink import FoldSink
+from unstable_stream.services.streams.processors import REWARDS, host_processors
+from unstable_stream.services.streams.run_configs import RunDirectory
+from unstable_stream.services.streams.snapshots import POSITION, SnapshotPace, scope_of
 
 RUN = "run-restarted"
 GROUP = f"{REWARDS.name}/{RUN}"

@@ -41,10 +41,6 @@ from unstable_stream.events import (
 from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.inference.engine import GenerationRequest, SamplingSettings
 from unstable_stream.inference.vllm.engine import VllmEngine
-from unstable_stream.launch.plan import this_machine
-from unstable_stream.launch.ray.cluster import start_local, stop_local
-from unstable_stream.launch.ray.engine import EngineActor, RayEngine, RemoteEngine
-from unstable_stream.launch.ray.rollout import RayRolloutWorker, RolloutActor
 from unstable_stream.log.open import open_log_at
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import read_to_end
@@ -52,6 +48,10 @@ from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.placement import place
+from unstable_stream.services.launch.plan import this_machine
+from unstable_stream.services.launch.ray.cluster import start_local, stop_local
+from unstable_stream.services.launch.ray.engine import EngineActor, RayEngine, RemoteEngine
+from unstable_stream.services.launch.ray.rollout import RayRolloutWorker, RolloutActor
 
 Chain = list[list[int]]
 """The prompts of one game in the order of its moves."""

@@ -46,7 +46,7 @@ from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.recording import start_run
-from unstable_stream.streams.plugins.host import run_plugin
+from unstable_stream.services.streams.plugins.host import run_plugin
 
 _RUN = "run-restarted"
 _ENV = "TicTacToe-v0-train"
@@ -153,7 +153,7 @@ async def _serve(data: DataDir, service: str, first: int, count: int, wanted: in
         if service == "learner":
             # Here, so that the memory of a plug-in's host is without PyTorch.
             from unstable_stream.inference.base_model import resolve_model
-            from unstable_stream.workers.learner import LearnerService
+            from unstable_stream.services.workers.learner import LearnerService
 
             learner = LearnerService(_config(wanted), _RUN, data, resolve_model("tiny-player"))
             began = time.perf_counter()

@@ -38,15 +38,15 @@ from benchmarks.between_updates import BetweenUpdates
 from benchmarks.harness import machine, parser
 from unstable_stream.api.build import build
 from unstable_stream.api.quickstart import quickstart
-from unstable_stream.launch.launcher import Backend, launch
 from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.services.launch.launcher import Backend, launch
 
 __all__ = ["MARK", "Layers", "Spent", "by_process", "play", "process_name"]
 
 MARK: Final = "UNSTABLE_STREAM_STEP_COST"
 """Environment variable by which the processes of the run are known: Ray's are nobody's children."""
 _PACKAGE: Final = f"{Path(unstable_stream.__file__).parent}{os.sep}"
-_SERVICE: Final = "-m unstable_stream.launch.service "
+_SERVICE: Final = "-m unstable_stream.services.launch.service "
 _EVERY_S: Final = 0.003
 _SHARED: Final = ("log", "inference", "workers")
 """Packages whose modules are layers of their own."""

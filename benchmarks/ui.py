@@ -22,7 +22,7 @@ from tests.archive.history import GAMES_PER_UPDATE, made_up_run, stored
 from tests.archive.many_games import multiply_games
 from unstable_stream.api.place import Place
 from unstable_stream.archive import ArchiveWriter
-from unstable_stream.ui import Site, build_app
+from unstable_stream.ui.web import Site, build_app
 
 _UPDATES = 500
 _GAMES_OF_ONE = _UPDATES * (GAMES_PER_UPDATE + 2)

@@ -27,16 +27,16 @@ from unstable_stream.events import Event, GameOutcome, GameStarted, Seat, decode
 from unstable_stream.games.environments import Environment
 from unstable_stream.games.opponents.scripted import scripted_player
 from unstable_stream.games.play import play_game
-from unstable_stream.hindsight.rederive import rederive
-from unstable_stream.hindsight.rerate import rerate_from_archive, rerate_from_log
+from unstable_stream.history.hindsight.rederive import rederive
+from unstable_stream.history.hindsight.rerate import rerate_from_archive, rerate_from_log
+from unstable_stream.history.proofs.play_again import ReplayRules, replay
+from unstable_stream.history.proofs.verify import verify_run
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.model_pool import RatingProcessor
 from unstable_stream.model_pool.systems import Elo, OpenSkill, RatingSystem, TrueSkill
-from unstable_stream.proofs.play_again import ReplayRules, replay
-from unstable_stream.proofs.verify import verify_run
 from unstable_stream.reward_transformations import RewardProcessor
 from unstable_stream.runs.config import RewardConfig, RunConfig, parse_config
 from unstable_stream.runs.recording import start_run

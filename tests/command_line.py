@@ -9,11 +9,13 @@ from subprocess import CompletedProcess
 from typing import Final
 from unittest import mock
 
-from unstable_stream import cli
+from unstable_stream.ui import cli
 
 __all__ = ["PROGRAM", "run_command"]
 
-PROGRAM: Final = "import sys; sys.argv[0] = 'unstable-stream'; from unstable_stream.cli import main; main()"
+PROGRAM: Final = (
+    "import sys; sys.argv[0] = 'unstable-stream'; from unstable_stream.ui.cli import main; main()"
+)
 """The same command line for ``python -c``, where a command needs a process of its own."""
 
 

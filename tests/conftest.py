@@ -21,9 +21,9 @@ from examples.smollm2.convert import convert
 from infra.kafka.brokers import KafkaCluster, why_unavailable
 from infra.s3 import server as s3_server
 from infra.s3.server import S3Server
-from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
+from unstable_stream.log.stores.archive_address import ArchiveAddress
 from unstable_stream.runs.data_dir import DataDir
 
 # What is imported, and the tests found, stay. To look for garbage in it takes a quarter of the CPU time.

@@ -8,7 +8,7 @@ __all__ = ["assert_killed"]
 
 _PRELOADED = [
     *("aiokafka", "deltalake", "duckdb", "pyarrow.parquet"),
-    *("tests.archive.dying", "tests.streams.doomed_host", "tests.streams.plugin_bench"),
+    *("tests.archive.dying", "tests.services.streams.doomed_host", "tests.services.streams.plugin_bench"),
 ]
 _context = multiprocessing.get_context("forkserver")
 

@@ -34,7 +34,7 @@ import unstable_stream as us
 from tools.pages import configuration
 from unstable_stream.errors import ConfigError
 from unstable_stream.runs.config import parse_config
-from unstable_stream.workers.learner_core import build_training_algorithm
+from unstable_stream.services.workers.learner_core import build_training_algorithm
 
 base = {"model": "tiny-player", "train_envs": [{"env_id": "TicTacToe-v0"}]}
 config = parse_config({**base, "algorithm": {"type": "toy", "pace": 3}})

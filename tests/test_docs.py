@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from unstable_stream.archive.reference import relations
-from unstable_stream.cli.commands import COMMANDS
 from unstable_stream.events import EVENT_TYPES
+from unstable_stream.ui.cli.commands import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -19,10 +19,10 @@ import typer
 from tests.archive.history import made_up_run, stored
 from tests.documented_code import Block, blocks_of, commands_in, script_of
 from unstable_stream.archive import ArchiveWriter, query
-from unstable_stream.cli import app
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
+from unstable_stream.ui.cli import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

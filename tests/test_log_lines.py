@@ -10,7 +10,7 @@ pytestmark = pytest.mark.longer
 
 LINES = """
 import structlog
-from unstable_stream.log_lines import get_logger
+from unstable_stream.console import get_logger
 lines = get_logger("unstable_stream.somewhere").bind(run="demo")
 lines.info("one")
 lines.warning("two", why="because")
@@ -43,7 +43,7 @@ def _run(program: str, cwd: Path) -> tuple[list[str], list[str]]:
 
 def test_a_line_that_cannot_be_written_is_lost_and_nothing_else(tmp_path: Path) -> None:
     told = """
-from unstable_stream.log_lines import get_logger
+from unstable_stream.console import get_logger
 get_logger("unstable_stream.somewhere").error("three")
 print("went on")
 """

@@ -15,20 +15,19 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from tests.archive.history import made_up_run, stored
-from tests.cli.test_consume_and_replay import append
-from tests.tracking.test_terminal_interface import CONFIG
+from tests.services.tracking.test_terminal_interface import CONFIG
+from tests.ui.cli.test_consume_and_replay import append
 from unstable_stream.archive import ArchiveWriter
-from unstable_stream.cli.query_output import Format, print_rows
+from unstable_stream.console import get_logger, plain, plain_console
 from unstable_stream.events import Event, GameStarted, decode_event, encode_event
-from unstable_stream.log_lines import get_logger
-from unstable_stream.plain_text import plain, plain_console
 from unstable_stream.runs.run_view import RunView
-from unstable_stream.tracking.terminal_interface import render, render_runs
+from unstable_stream.services.tracking.terminal_interface import render, render_runs
+from unstable_stream.ui.cli.query_output import Format, print_rows
 
 EVIL = "\x1b[2J\x1b]0;name\x07\x9b1m\x85\u202eü[/]中"
 _COMMANDS = """
 import json, sys
-from unstable_stream.cli import main
+from unstable_stream.ui.cli import main
 for arguments in json.loads(sys.argv[1]):
     sys.argv = ["unstable-stream", *arguments]
     try:

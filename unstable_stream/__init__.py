@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         StepRewardTransform,
         WinDrawLossFormatter,
     )
-    from unstable_stream.streams.plugins import Context, consumer
+    from unstable_stream.services.streams.plugins import Context, consumer
 
 __all__ = [
     "A2C",
@@ -112,7 +112,7 @@ _HOMES = {
         "unstable_stream.api.unstable_baselines",
     ),
     **dict.fromkeys(("A2C", "PPO", "Reinforce"), "unstable_stream.algorithms"),
-    **dict.fromkeys(("Context", "consumer"), "unstable_stream.streams.plugins"),
+    **dict.fromkeys(("Context", "consumer"), "unstable_stream.services.streams.plugins"),
 }
 _PACKAGES = ("algorithms", "reward_transformations")
 _INSTEAD = {

@@ -44,12 +44,12 @@ from benchmarks.step_cost import MARK, by_process
 from infra.kafka.brokers import why_unavailable
 from unstable_stream.events import GameOutcome, Trajectory
 from unstable_stream.events.arrays import packed_length
-from unstable_stream.launch.launcher import launch
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.reading import read_to_end, readable_events
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.services.launch.launcher import launch
 
 _TOKENS_PER_S: Final = 50.0
 """Of one request: 5,000 tokens a second of a GPU that serves a hundred."""

@@ -18,11 +18,11 @@ from benchmarks.gpu_check.job import (
     seconds_of,
 )
 from unstable_stream.algorithms import Reinforce
+from unstable_stream.algorithms.learners.lora import LoraSettings
+from unstable_stream.algorithms.learners.settings import LearnerSettings
+from unstable_stream.algorithms.learners.standard_learner import StandardLearner
+from unstable_stream.algorithms.update_decisions import TrainingSample
 from unstable_stream.inference.engine import Adapter, Completion
-from unstable_stream.learners.lora import LoraSettings
-from unstable_stream.learners.settings import LearnerSettings
-from unstable_stream.learners.standard_learner import StandardLearner
-from unstable_stream.update_decisions import TrainingSample
 
 __all__ = ["Learner", "make_learner", "measure_learner", "ratios", "trained_adapter", "vocabulary_of"]
 

@@ -13,13 +13,13 @@ import torch
 from benchmarks.gpu_check.job import GIB, Job, Row
 from unstable_stream.archive import query
 from unstable_stream.errors import UnstableStreamError
-from unstable_stream.launch.launcher import launch
-from unstable_stream.launch.plan import this_machine
+from unstable_stream.history.proofs.verify import audit_run
 from unstable_stream.log.open import opened_log
-from unstable_stream.proofs.verify import audit_run
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.placement import place
+from unstable_stream.services.launch.launcher import launch
+from unstable_stream.services.launch.plan import this_machine
 
 __all__ = ["measure_run"]
 

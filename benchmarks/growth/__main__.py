@@ -29,11 +29,11 @@ from rich.table import Table
 from benchmarks.between_updates import BetweenUpdates
 from benchmarks.curves import curves
 from benchmarks.harness import machine, parser
-from unstable_stream.launch.launcher import launch
 from unstable_stream.log.port import TopicSpec
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.services.launch.launcher import launch
 
 _GAME: Final = "benchmarks/growth/game.py:Talk"
 

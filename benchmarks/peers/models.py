@@ -12,7 +12,7 @@ import transformers
 from tokenizers import Tokenizer, models
 
 from benchmarks.peers.batch import RANK, Shape, text_of
-from unstable_stream.learners.lora import ALL_PROJECTIONS
+from unstable_stream.algorithms.learners.lora import ALL_PROJECTIONS
 
 __all__ = ["write_model"]
 

@@ -11,9 +11,9 @@ import numpy as np
 from benchmarks.peers.batch import RANK, Batch
 from benchmarks.peers.measuring import Clock, Peak, gradients_of, read_task
 from unstable_stream.algorithms import Reinforce, TrainingSample
-from unstable_stream.learners.lora import LoraSettings
-from unstable_stream.learners.settings import LearnerSettings
-from unstable_stream.learners.standard_learner import StandardLearner
+from unstable_stream.algorithms.learners.lora import LoraSettings
+from unstable_stream.algorithms.learners.settings import LearnerSettings
+from unstable_stream.algorithms.learners.standard_learner import StandardLearner
 
 __all__ = ["samples_of"]
 

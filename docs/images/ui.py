@@ -6,10 +6,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.ui.browser import Tab, opened_tab
-from tests.ui.conftest import serving
+from tests.ui.web.browser import Tab, opened_tab
+from tests.ui.web.conftest import serving
 from unstable_stream.api.place import Place
-from unstable_stream.views.run_list import list_runs
+from unstable_stream.history.views.run_list import list_runs
 
 _HERE = Path(__file__).parent
 _DRAWN = (

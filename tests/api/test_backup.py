@@ -13,23 +13,23 @@ import pytest
 
 import unstable_stream as us
 from tests.archive.history import made_up_run
-from tests.proofs.recorded_run import record_run
-from tests.workers.test_learner_service import RUN as LEARNER_RUN
-from tests.workers.test_learner_service import config, new_log, published, service, steps
+from tests.history.proofs.recorded_run import record_run
+from tests.services.workers.test_learner_service import RUN as LEARNER_RUN
+from tests.services.workers.test_learner_service import config, new_log, published, service, steps
 from unstable_stream.api.backup import back_up
 from unstable_stream.api.place import Place
 from unstable_stream.api.serving import archive
 from unstable_stream.archive import open_archive
 from unstable_stream.errors import EventLogError, RunError
 from unstable_stream.events import Checkpoint, RunStarted
+from unstable_stream.history.proofs.verify import audit_run
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import TopicPartition
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
-from unstable_stream.proofs.verify import audit_run
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.recording import start_run
-from unstable_stream.streams.plugins.state import PluginStates, Saved
+from unstable_stream.services.streams.plugins.state import PluginStates, Saved
 
 RUN = "run-backup"
 _OTHER = "run-other"

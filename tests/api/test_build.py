@@ -14,9 +14,9 @@ from unstable_stream.api.settings import make_config
 from unstable_stream.api.unstable_baselines import settings_of
 from unstable_stream.errors import ConfigError, UnstableStreamError
 from unstable_stream.events import GameOutcome
-from unstable_stream.launch.preflight import check_config
 from unstable_stream.runs.config import A2CConfig, EnvConfig, PPOConfig, ReinforceConfig, RunConfig
-from unstable_stream.workers.learner_core import build_training_algorithm
+from unstable_stream.services.launch.preflight import check_config
+from unstable_stream.services.workers.learner_core import build_training_algorithm
 
 pytestmark = pytest.mark.longer
 

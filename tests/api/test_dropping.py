@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 import unstable_stream as us
 from tests.archive.history import made_up_run
-from tests.proofs.recorded_run import record_run
+from tests.history.proofs.recorded_run import record_run
 from unstable_stream.api.archived import export_run, find_runs, query
 from unstable_stream.api.dropping import drop_run, look_at_run
 from unstable_stream.api.place import Place
@@ -17,15 +17,15 @@ from unstable_stream.api.replaying import Replay
 from unstable_stream.api.run import fork_run
 from unstable_stream.api.serving import archive
 from unstable_stream.api.why import find_why
-from unstable_stream.archive_address import ARCHIVE_VARIABLE
-from unstable_stream.cli import app
 from unstable_stream.errors import ArchiveError, RunError, UnstableStreamError
 from unstable_stream.events import Event, RunFinished, encode_event
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.records import record_from_event
+from unstable_stream.log.stores.archive_address import ARCHIVE_VARIABLE
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.ui.site import Site
+from unstable_stream.ui.cli import app
+from unstable_stream.ui.web.site import Site
 
 pytestmark = pytest.mark.longer
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 import unstable_stream as us
-from unstable_stream.cli import app
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.runs.config import parse_config
+from unstable_stream.ui.cli import app
 
 pytestmark = pytest.mark.longer
 

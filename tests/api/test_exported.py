@@ -9,7 +9,7 @@ from typer.testing import CliRunner, Result
 
 from tests.api.test_dropping import append
 from tests.archive.history import made_up_run
-from tests.proofs.recorded_run import record_run
+from tests.history.proofs.recorded_run import record_run
 from unstable_stream.api.archived import export_run
 from unstable_stream.api.place import Place
 from unstable_stream.api.replaying import Replay
@@ -17,12 +17,12 @@ from unstable_stream.api.serving import archive
 from unstable_stream.api.why import find_why
 from unstable_stream.archive import open_archive
 from unstable_stream.archive.tables import TABLES
-from unstable_stream.archive_address import ARCHIVE_VARIABLE, archive_exists, archive_state
-from unstable_stream.cli import app
 from unstable_stream.events import encode_event
 from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.stores.archive_address import ARCHIVE_VARIABLE, archive_exists, archive_state
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.ui.site import Site
+from unstable_stream.ui.cli import app
+from unstable_stream.ui.web.site import Site
 
 pytestmark = pytest.mark.longer
 

@@ -11,7 +11,7 @@ from unstable_stream.api.place import Place
 from unstable_stream.archive import query
 from unstable_stream.errors import ConfigError
 from unstable_stream.games.opponents.legal_moves import listed_moves
-from unstable_stream.proofs.verify import audit_run
+from unstable_stream.history.proofs.verify import audit_run
 
 RUN = "run-asked"
 _DEADLINE_S = 240.0

@@ -16,19 +16,19 @@ from typer.testing import CliRunner
 
 import unstable_stream as us
 from tests.inference.tiny_model import CHAT_TEMPLATE, build_adapter, build_tiny_model
+from unstable_stream.algorithms.intervals import wilson_interval
 from unstable_stream.api.checkpoints import find_checkpoint
 from unstable_stream.api.model_card import Form, ModelCard
 from unstable_stream.api.published_config import LEFT_OUT, published_config
 from unstable_stream.api.push import push_checkpoint
 from unstable_stream.api.trained_on import read_training
-from unstable_stream.cli import app
 from unstable_stream.errors import CheckpointError, ConfigError, RunError
 from unstable_stream.events import AdapterProbe
 from unstable_stream.events.arrays import unpack_floats, unpack_tokens
 from unstable_stream.inference.model_license import find_license
-from unstable_stream.intervals import wilson_interval
+from unstable_stream.inference.tiny_player import tiny_player_path
 from unstable_stream.runs.config import parse_config
-from unstable_stream.tiny_player import tiny_player_path
+from unstable_stream.ui.cli import app
 
 pytestmark = pytest.mark.longer
 

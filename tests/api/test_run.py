@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import unstable_stream as us
-from tests.proofs.recorded_run import ENVS, UPDATES, record_run
+from tests.history.proofs.recorded_run import ENVS, UPDATES, record_run
 from unstable_stream.archive import ArchiveWriter
 from unstable_stream.errors import ArchiveError, ConfigError, EngineError, EventLogError, RunError
 from unstable_stream.events import GameOutcome, LearnerUpdate

@@ -9,8 +9,8 @@ import pytest
 
 import unstable_stream as us
 from tests.archive.history import made_up_run
+from tests.history.proofs.recorded_run import record_run
 from tests.log.harness import topics_of_one_partition
-from tests.proofs.recorded_run import record_run
 from unstable_stream.api.place import Place
 from unstable_stream.api.replaying import Replay
 from unstable_stream.api.serving import archive
@@ -22,7 +22,7 @@ from unstable_stream.log.reading import TopicReader, read_on, read_to_end
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.fork import find_fork
-from unstable_stream.streams.tiered_log import with_archive
+from unstable_stream.services.streams.tiered_log import with_archive
 
 pytestmark = pytest.mark.longer
 

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 import unstable_stream as us
 from tests.api.test_evaluation import ENV, train
-from unstable_stream.cli import app
 from unstable_stream.errors import ConfigError, RunError
-from unstable_stream.tiny_player import tiny_player_path
+from unstable_stream.inference.tiny_player import tiny_player_path
+from unstable_stream.ui.cli import app
 
 pytestmark = pytest.mark.longer
 

@@ -3,7 +3,7 @@
 from unstable_stream.archive import open_archive
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.tables import TABLES
-from unstable_stream.archive_address import ArchiveAddress, is_shared
+from unstable_stream.log.stores.archive_address import ArchiveAddress, is_shared
 
 __all__ = ["content", "typed_content"]
 

@@ -11,7 +11,7 @@ from unstable_stream.archive import ArchiveWriter, drop_run
 from unstable_stream.archive.file_store import FileStore
 from unstable_stream.archive.shared.compaction import compact
 from unstable_stream.archive.shared.table import SharedTable
-from unstable_stream.archive_address import ArchiveAddress
+from unstable_stream.log.stores.archive_address import ArchiveAddress
 
 __all__ = ["drop", "merge", "write", "write_file"]
 

@@ -23,10 +23,10 @@ from unstable_stream.archive import (
 )
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.tables import TABLES
-from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveError, RunError
 from unstable_stream.events import Event, Trajectory
 from unstable_stream.log.port import StoredRecord
+from unstable_stream.log.stores.archive_address import ArchiveAddress
 
 pytestmark = pytest.mark.longer
 

@@ -13,12 +13,12 @@ from unstable_stream.archive import ArchiveWriter, Written, drop_run, query
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.errors import ArchiveError
 from unstable_stream.events import Event
-from unstable_stream.hindsight.why import find_node, trace
+from unstable_stream.history.hindsight.why import find_node, trace
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, Record
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
-from unstable_stream.workers.archiver import run_archiver
+from unstable_stream.services.workers.archiver import run_archiver
 
 pytestmark = pytest.mark.longer
 

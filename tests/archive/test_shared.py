@@ -34,12 +34,17 @@ from unstable_stream.archive.shared.relations import table_schema
 from unstable_stream.archive.shared.standing import WriterStanding, position_name, write_standings
 from unstable_stream.archive.shared.table import SharedTable, TableFile
 from unstable_stream.archive.writing import LogPartition
-from unstable_stream.archive_address import ARCHIVE_VARIABLE, ArchiveAddress, archive_exists, table_of
-from unstable_stream.cli import app
 from unstable_stream.errors import ArchiveBusyError, ArchiveError, ConfigError
 from unstable_stream.events import GameOutcome, decode_event
 from unstable_stream.log.port import StoredRecord
-from unstable_stream.stores import Store
+from unstable_stream.log.stores import Store
+from unstable_stream.log.stores.archive_address import (
+    ARCHIVE_VARIABLE,
+    ArchiveAddress,
+    archive_exists,
+    table_of,
+)
+from unstable_stream.ui.cli import app
 
 pytestmark = pytest.mark.longer
 

@@ -16,8 +16,8 @@ from tests.archive.history import made_up_run, stored
 from tests.archive.statements import ENDLESS, STATEMENTS
 from unstable_stream.archive import ArchiveWriter, limits, query, query_arrow, stream
 from unstable_stream.archive.statements import UNSAFE_FUNCTIONS
-from unstable_stream.cli import app
 from unstable_stream.errors import ArchiveError
+from unstable_stream.ui.cli import app
 
 pytestmark = pytest.mark.longer
 

@@ -20,8 +20,8 @@ from unstable_stream.archive import (
 from unstable_stream.archive.export import export_run
 from unstable_stream.archive.game_columns import archived_seats
 from unstable_stream.errors import ArchiveError
-from unstable_stream.hindsight.why import NodeKey, find_node, trace
-from unstable_stream.views.report import find_runs
+from unstable_stream.history.hindsight.why import NodeKey, find_node, trace
+from unstable_stream.history.views.report import find_runs
 
 _STORAGE_OF_1_4 = 67
 """``storage version`` in the header of a file: what DuckDB 1.4 can read."""

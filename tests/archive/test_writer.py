@@ -17,9 +17,9 @@ from tests.forks import assert_killed
 from unstable_stream.archive import ArchivedRecord, ArchiveWriter, open_archive, query, stream
 from unstable_stream.archive.store import WritableArchive
 from unstable_stream.archive.tables import TABLES
-from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
 from unstable_stream.log.port import StoredRecord
+from unstable_stream.log.stores.archive_address import ArchiveAddress
 
 pytestmark = pytest.mark.longer
 

@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 from benchmarks.memory_plan import CASES, compare
-from unstable_stream.tiny_player import tiny_player_path
+from unstable_stream.inference.tiny_player import tiny_player_path
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(600)]
 

@@ -32,7 +32,7 @@ def test_a_busy_thread_is_seen() -> None:
 
 
 def test_only_processes_with_the_mark_are_counted() -> None:
-    command = [sys.executable, "-c", "input()", "-m unstable_stream.launch.service archiver"]
+    command = [sys.executable, "-c", "input()", "-m unstable_stream.services.launch.service archiver"]
     environment = {**os.environ, "UNSTABLE_STREAM_STEP_COST": "mine"}
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) as process:
         assert process.stdin is not None

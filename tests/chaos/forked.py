@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from tests.whole_run.processes import History, LaunchedRun, environment
-from unstable_stream.cli import main
 from unstable_stream.log.topics import load_topics
+from unstable_stream.ui.cli import main
 
 __all__ = ["ForkedRun"]
 
@@ -34,21 +34,21 @@ _PRELOADED = [
     "unstable_stream.api.build",
     "unstable_stream.api.launching",
     "unstable_stream.archive",
-    "unstable_stream.cli.audit",
-    "unstable_stream.cli.train",
-    "unstable_stream.cli.verify",
+    "unstable_stream.ui.cli.audit",
+    "unstable_stream.ui.cli.train",
+    "unstable_stream.ui.cli.verify",
     "unstable_stream.inference.openai",
     "unstable_stream.inference.transformers.engine",
-    "unstable_stream.launch.inline",
-    "unstable_stream.launch.launcher",
+    "unstable_stream.services.launch.inline",
+    "unstable_stream.services.launch.launcher",
     "unstable_stream.log.kafka.log",
-    "unstable_stream.proofs.verify",
-    "unstable_stream.proofs.verify",
-    "unstable_stream.streams.plugins.host",
-    "unstable_stream.tiny_player",
-    "unstable_stream.tracking.terminal_interface",
-    "unstable_stream.workers.archiver",
-    "unstable_stream.workers.learner",
+    "unstable_stream.history.proofs.verify",
+    "unstable_stream.history.proofs.verify",
+    "unstable_stream.services.streams.plugins.host",
+    "unstable_stream.inference.tiny_player",
+    "unstable_stream.services.tracking.terminal_interface",
+    "unstable_stream.services.workers.archiver",
+    "unstable_stream.services.workers.learner",
 ]
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(_PRELOADED)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unstable_stream.intervals import wilson_interval
+from unstable_stream.algorithms.intervals import wilson_interval
 
 DOCS = Path(__file__).parents[2] / "docs"
 RUNS = {

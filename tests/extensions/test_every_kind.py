@@ -15,10 +15,10 @@ from tests.inference.byte_model import build_byte_model
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import KINDS
 from unstable_stream.extensions.imports import FILE_MODULE_PREFIX
-from unstable_stream.launch.extension_trials import recorded_sample
-from unstable_stream.launch.preflight import check_config
 from unstable_stream.runs.code import code_in_use
 from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.services.launch.extension_trials import recorded_sample
+from unstable_stream.services.launch.preflight import check_config
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "extensions"
 TICTACTOE: dict[str, Any] = {"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}

@@ -21,13 +21,13 @@ from unstable_stream.extensions import (
     confined,
     pattern_of,
 )
+from unstable_stream.history.proofs.play_again import processes
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.topics import load_topics
-from unstable_stream.proofs.play_again import processes
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.recording import start_run
-from unstable_stream.streams.plugins.worker import PluginWorker
+from unstable_stream.services.streams.plugins.worker import PluginWorker
 
 FINAL = KINDS["final_transformation"]
 

@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 from tests.archive.history import made_up_run, stored
 from unstable_stream.archive import ArchiveWriter
-from unstable_stream.cli import app
 from unstable_stream.errors import UnstableStreamError
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
+from unstable_stream.ui.cli import app
 
 # Not among them: commands that go on until they are stopped, and those that train.
 COMMANDS = """

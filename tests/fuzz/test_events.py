@@ -10,20 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.mutations import changed_bytes, changed_document, refusal
+from unstable_stream.algorithms.buffer import StepBuffer
+from unstable_stream.algorithms.collapse import GameTally
 from unstable_stream.archive.batch import build_batch
-from unstable_stream.buffer import StepBuffer
-from unstable_stream.collapse import GameTally
 from unstable_stream.errors import EventError
 from unstable_stream.events import Event, GameOutcome, LearnerUpdate, Step, decode_event, encode_event
+from unstable_stream.history.proofs.balance import balance
+from unstable_stream.history.proofs.ledger import Ledger
 from unstable_stream.log.port import StoredRecord
 from unstable_stream.log.topics import TOPICS_DIR
-from unstable_stream.proofs.balance import balance
-from unstable_stream.proofs.ledger import Ledger
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.history import RunHistory
-from unstable_stream.streams.processors import rating_processor, reward_processor
-from unstable_stream.tracking.prometheus import MonitorState
-from unstable_stream.workers.game_schedule import GameSchedule
+from unstable_stream.services.streams.processors import rating_processor, reward_processor
+from unstable_stream.services.tracking.prometheus import MonitorState
+from unstable_stream.services.workers.game_schedule import GameSchedule
 
 GOLDEN = {
     path.stem: path.read_bytes().rstrip(b"\n") for path in sorted((TOPICS_DIR / "golden").glob("*.json"))

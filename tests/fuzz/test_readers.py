@@ -15,26 +15,26 @@ import structlog
 from typer.testing import CliRunner
 
 from tests.fuzz.poison import absurd_events, absurd_starts, no_events, stored_as
+from tests.history.proofs.recorded_run import record_run, small_config
 from tests.log.harness import topics_of_one_partition
-from tests.proofs.recorded_run import record_run, small_config
 from unstable_stream import Context, consumer
 from unstable_stream.archive import query
-from unstable_stream.cli import app
 from unstable_stream.events import Event, RecordRejected, encode_event
+from unstable_stream.history.proofs.verify import audit_run, verify_run
 from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, TopicPartition
 from unstable_stream.log.reading import events_to_end, read_to_end
-from unstable_stream.proofs.verify import audit_run, verify_run
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import list_runs
-from unstable_stream.streams.plugins.host import PluginCounters, run_plugin
-from unstable_stream.streams.service import run_processors
-from unstable_stream.tracking.prometheus import run_monitor
-from unstable_stream.tracking.terminal_interface import watch_run
-from unstable_stream.workers.archiver import run_archiver
-from unstable_stream.workers.collector import Collector
-from unstable_stream.workers.learner import LearnerService
+from unstable_stream.services.streams.plugins.host import PluginCounters, run_plugin
+from unstable_stream.services.streams.service import run_processors
+from unstable_stream.services.tracking.prometheus import run_monitor
+from unstable_stream.services.tracking.terminal_interface import watch_run
+from unstable_stream.services.workers.archiver import run_archiver
+from unstable_stream.services.workers.collector import Collector
+from unstable_stream.services.workers.learner import LearnerService
+from unstable_stream.ui.cli import app
 
 pytestmark = pytest.mark.longer
 

@@ -8,7 +8,6 @@ import pyspiel
 import pytest
 
 from tests.games.builders import ListPlayer, make_started, play, shown_again
-from unstable_stream.cli.options import environment
 from unstable_stream.errors import ConfigError, GameError
 from unstable_stream.events import GameOutcome
 from unstable_stream.extensions import KINDS, Reference, confined, is_extension
@@ -17,6 +16,7 @@ from unstable_stream.games.openspiel import games
 from unstable_stream.games.openspiel.wording import information_state, move_names, observation, read_move
 from unstable_stream.games.opponents.scripted import scripted_names, scripted_player
 from unstable_stream.games.templates import get_template
+from unstable_stream.ui.cli.options import environment
 
 KUHN = "openspiel:kuhn_poker"
 LEDUC = "openspiel:leduc_poker"

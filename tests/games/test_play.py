@@ -34,7 +34,7 @@ from unstable_stream.events import (
 )
 from unstable_stream.games.play import PlayedGame, play_game, turn_seed
 from unstable_stream.games.players import Move, TurnContext
-from unstable_stream.proofs.play_again import ReplayRules, replay, trajectory_view
+from unstable_stream.history.proofs.play_again import ReplayRules, replay, trajectory_view
 
 TICTACTOE = "TicTacToe-v0-train"
 

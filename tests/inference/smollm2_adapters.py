@@ -8,15 +8,15 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from unstable_stream.algorithms.scoring import CompletionScorer
-from unstable_stream.inference.engine import Adapter
-from unstable_stream.learners.lora import (
+from unstable_stream.algorithms.learners.lora import (
     LoraSettings,
     adapter_config,
     adapter_weights,
     build_policy,
     load_adapter_weights,
 )
+from unstable_stream.algorithms.scoring import CompletionScorer
+from unstable_stream.inference.engine import Adapter
 
 __all__ = ["LearnersView"]
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.saved import put, save
-from unstable_stream.adapter_format import WEIGHTS_FILE
+from tests.log.stores.saved import put, save
 from unstable_stream.errors import AdapterError, EngineError, StoreUnavailableError
 from unstable_stream.inference.engine import (
     Adapter,
@@ -20,7 +19,8 @@ from unstable_stream.inference.engine import (
     ProvesAdapters,
 )
 from unstable_stream.inference.fetched_adapters import FetchingEngine
-from unstable_stream.stores import HostCache, Store
+from unstable_stream.log.stores import HostCache, Store
+from unstable_stream.log.stores.adapter_format import WEIGHTS_FILE
 
 
 class Recording:

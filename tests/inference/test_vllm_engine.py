@@ -16,9 +16,9 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from tests.algorithms.learners.conftest import MakeLearner, make_learner
+from tests.algorithms.learners.test_adapter_proof import check_all, trained
 from tests.inference.tiny_model import EOS_TOKEN_ID, VOCABULARY, build_adapter
-from tests.learners.conftest import MakeLearner, make_learner
-from tests.learners.test_adapter_proof import check_all, trained
 from unstable_stream.errors import EngineError
 from unstable_stream.inference.engine import (
     Adapter,

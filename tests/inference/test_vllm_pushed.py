@@ -18,10 +18,10 @@ from tests.inference.tiny_model import build_adapter
 from unstable_stream.games.templates import get_template
 from unstable_stream.inference.engine import Adapter, GenerationRequest, SamplingSettings
 from unstable_stream.inference.exploitability import PolicyReader
+from unstable_stream.inference.tiny_player import tiny_player_path
 from unstable_stream.inference.tokenizer import load_tokenizer
 from unstable_stream.inference.transformers.engine import TransformersEngine
 from unstable_stream.inference.vllm.engine import VllmEngine
-from unstable_stream.tiny_player import tiny_player_path
 
 pytestmark = [
     pytest.mark.slow,

@@ -13,10 +13,10 @@ import pytest
 import typer
 import yaml
 
-from unstable_stream.archive_address import ARCHIVE_VARIABLE, is_shared
-from unstable_stream.cli import app
+from unstable_stream.log.stores.archive_address import ARCHIVE_VARIABLE, is_shared
 from unstable_stream.runs.config import VllmEngineConfig, parse_config, read_toml
 from unstable_stream.runs.placement import Machine, place
+from unstable_stream.ui.cli import app
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "docker-compose.kafka.yml"

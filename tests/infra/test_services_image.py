@@ -29,7 +29,7 @@ WITHOUT = f"""
 import json, sys
 for name in {ABSENT!r}:
     sys.modules[name] = None  # importing it fails, as if it were not installed
-from unstable_stream.cli import main
+from unstable_stream.ui.cli import main
 for arguments in json.loads(sys.argv[1]):
     sys.argv[1:] = arguments
     try:

@@ -123,7 +123,7 @@ def test_printing_a_location_shows_no_password() -> None:
 
 def test_only_opening_a_kafka_log_loads_its_client() -> None:
     program = (
-        "import sys, unstable_stream.log, unstable_stream.events, unstable_stream.cli\n"
+        "import sys, unstable_stream.log, unstable_stream.events, unstable_stream.ui.cli\n"
         "import unstable_stream.runs.data_dir, unstable_stream.log.kafka.location\n"
         "print('aiokafka' in sys.modules)\n"
         "from unstable_stream.log.open import open_log_at\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from unstable_stream.cli import app
+from unstable_stream.ui.cli import app
 
 pytestmark = pytest.mark.longer
 

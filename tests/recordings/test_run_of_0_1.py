@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from unstable_stream.cli import app
 from unstable_stream.events import Checkpoint
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record
+from unstable_stream.ui.cli import app
 
 RECORDING = Path(__file__).with_name("run-of-0.1.tar.gz")
 RUN = "recorded-20261122-041736-c937"

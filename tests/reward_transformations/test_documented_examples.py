@@ -7,9 +7,9 @@ import pytest
 
 import unstable_stream.reward_transformations as retra
 from tests.reward_transformations.trajectories import make_trajectory, make_turn
+from unstable_stream.algorithms.update_decisions import decide_batch
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import Step
-from unstable_stream.update_decisions import decide_batch
 
 FINAL = '''
 class ScaleRewardTransform(FinalRewardTransform):

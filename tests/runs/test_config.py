@@ -9,9 +9,9 @@ import pytest
 
 from tools.pages.configuration import type_name
 from unstable_stream.errors import ConfigError
+from unstable_stream.log.stores import path_part
 from unstable_stream.runs.config import RunConfig, parse_config, read_toml
 from unstable_stream.runs.recording import derived_name, new_run_id
-from unstable_stream.stores import path_part
 
 ROOT = Path(__file__).parents[2]
 MINIMAL: dict[str, Any] = {"model": "tiny-player", "train_envs": [{"env_id": "TicTacToe-v0-train"}]}

@@ -9,7 +9,7 @@ import pytest
 
 import unstable_stream as us
 from tests.archive.history import made_up_run
-from tests.cli.test_consume_and_replay import append
+from tests.ui.cli.test_consume_and_replay import append
 from unstable_stream.api.backup import back_up
 from unstable_stream.api.place import Place
 from unstable_stream.api.serving import archive

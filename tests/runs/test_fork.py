@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.builders import made
-from tests.workers.test_game_schedule import checkpoint, config, outcome, update
+from tests.services.workers.test_game_schedule import checkpoint, config, outcome, update
+from unstable_stream.algorithms.learners.checkpoint import prune_optimizer_states
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import (
     Checkpoint,
@@ -15,19 +16,18 @@ from unstable_stream.events import (
     RunStarted,
     checkpoint_uid,
 )
-from unstable_stream.learners.checkpoint import prune_optimizer_states
+from unstable_stream.history.proofs.balance import balance
+from unstable_stream.history.proofs.ledger import Ledger
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
-from unstable_stream.proofs.balance import balance
-from unstable_stream.proofs.ledger import Ledger
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.fork import Fork, check_fork, find_fork
 from unstable_stream.runs.history import RunStatus, run_started
 from unstable_stream.runs.recording import start_run
 from unstable_stream.runs.run_view import RunView
-from unstable_stream.workers.game_schedule import GameSchedule
+from unstable_stream.services.workers.game_schedule import GameSchedule
 
 PARENT = "run-test"  # of the helpers borrowed above
 FORK = "run-fork"

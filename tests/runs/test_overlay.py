@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers.test_game_schedule import config
+from tests.services.workers.test_game_schedule import config
 from unstable_stream.runs.config import A2CConfig, PPOConfig, ReinforceConfig, parse_config
 from unstable_stream.runs.overlay import as_recorded, overlaid
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers.test_game_schedule import config
+from tests.services.workers.test_game_schedule import config
 from unstable_stream.algorithms import build_algorithm
 from unstable_stream.api.settings import make_config
 from unstable_stream.errors import ConfigError

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.workers.test_game_schedule import config
+from tests.services.workers.test_game_schedule import config
 from unstable_stream.errors import ConfigError
 from unstable_stream.runs.resume import check_resumable
 

@@ -7,19 +7,19 @@ import msgspec
 import pytest
 
 from tests.builders import made
-from tests.workers.test_game_schedule import RUN, config
-from tests.workers.test_several_models import SEATS, checkpoint, update
+from tests.services.workers.test_game_schedule import RUN, config
+from tests.services.workers.test_several_models import SEATS, checkpoint, update
+from unstable_stream.algorithms.rolling_metrics import MetricsProcessor
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import Event, GameOutcome, LearnerUpdate, RunStarted, SeatResult, event_id
-from unstable_stream.hindsight.collapse import find_collapse
-from unstable_stream.hindsight.offline import load_offline_config
+from unstable_stream.history.hindsight.collapse import find_collapse
+from unstable_stream.history.hindsight.offline import load_offline_config
+from unstable_stream.history.proofs.balance import balance
+from unstable_stream.history.proofs.ledger import Ledger
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.model_pool.rating_processor import RatingProcessor
-from unstable_stream.proofs.balance import balance
-from unstable_stream.proofs.ledger import Ledger
-from unstable_stream.rolling_metrics import MetricsProcessor
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.fork import Fork, check_fork, find_fork
 from unstable_stream.runs.history import RunStatus

@@ -9,7 +9,7 @@ import pytest
 
 from tests.log.harness import topics_of_one_partition
 from tests.model_pool.outcomes import RUN
-from tests.streams.hosted_games import OTHER_RUN, games
+from tests.services.streams.hosted_games import OTHER_RUN, games
 from unstable_stream.errors import ServiceError
 from unstable_stream.events import GameOutcome, RunStarted
 from unstable_stream.log.local.log import LocalLog

@@ -15,9 +15,9 @@ from tests.simulation.log import SimulatedProducer, SimulatedTransaction
 from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.log.local.producer import LocalProducer
 from unstable_stream.log.port import Positions, Record
-from unstable_stream.workers.collector import Collector
-from unstable_stream.workers.collector_snapshot import CollectorSnapshots
-from unstable_stream.workers.rollout import _Publisher
+from unstable_stream.services.workers.collector import Collector
+from unstable_stream.services.workers.collector_snapshot import CollectorSnapshots
+from unstable_stream.services.workers.rollout import _Publisher
 
 __all__ = ["MISTAKES", "mistaken"]
 

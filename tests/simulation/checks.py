@@ -7,12 +7,12 @@ from pathlib import Path
 from tests.simulation.services import RUN, Counts, tallying
 from tests.simulation.world import FoundError, World
 from unstable_stream.archive.read import query
+from unstable_stream.history.proofs.verify import audit_run, verify_run
 from unstable_stream.log.port import EventLog, TopicPartition
 from unstable_stream.log.reading import events_to_end
-from unstable_stream.proofs.verify import audit_run, verify_run
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.streams.plugins import Context, Position
-from unstable_stream.workers.archiver import run_archiver
+from unstable_stream.services.streams.plugins import Context, Position
+from unstable_stream.services.workers.archiver import run_archiver
 
 __all__ = ["check_all"]
 

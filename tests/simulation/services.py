@@ -15,16 +15,16 @@ from unstable_stream.inference.engine import Adapter
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import run_started
-from unstable_stream.streams.plugins import Context, Plugin, consumer
-from unstable_stream.streams.plugins.host import run_plugin
-from unstable_stream.streams.service import run_processors
-from unstable_stream.streams.snapshots import SnapshotPace
-from unstable_stream.workers.archiver import run_archiver
-from unstable_stream.workers.collector import Collector
-from unstable_stream.workers.engine import LocalEngine
-from unstable_stream.workers.exploitability import Measurement
-from unstable_stream.workers.learner import Learners
-from unstable_stream.workers.rollout import RolloutWorker
+from unstable_stream.services.streams.plugins import Context, Plugin, consumer
+from unstable_stream.services.streams.plugins.host import run_plugin
+from unstable_stream.services.streams.service import run_processors
+from unstable_stream.services.streams.snapshots import SnapshotPace
+from unstable_stream.services.workers.archiver import run_archiver
+from unstable_stream.services.workers.collector import Collector
+from unstable_stream.services.workers.engine import LocalEngine
+from unstable_stream.services.workers.exploitability import Measurement
+from unstable_stream.services.workers.learner import Learners
+from unstable_stream.services.workers.rollout import RolloutWorker
 
 __all__ = ["RUN", "Counts", "Services", "tallying"]
 

@@ -21,9 +21,9 @@ from unstable_stream.errors import ArchiveError, UnstableStreamError
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.recording import finish_run, start_run
-from unstable_stream.streams.fold_sink import FoldSink
-from unstable_stream.streams.snapshots import SnapshotPace
-from unstable_stream.workers import learner_core, rollout
+from unstable_stream.services.streams.fold_sink import FoldSink
+from unstable_stream.services.streams.snapshots import SnapshotPace
+from unstable_stream.services.workers import learner_core, rollout
 
 __all__ = ["Outcome", "simulate"]
 

@@ -13,18 +13,18 @@ from typing import Any
 import torch
 
 from tests.simulation.world import MARK, World
-from unstable_stream.adapter_format import WEIGHTS_FILE
 from unstable_stream.algorithms import BaseAlgo
+from unstable_stream.algorithms.learners.checkpoint import CheckpointInfo
+from unstable_stream.algorithms.learners.policy import Policy
+from unstable_stream.algorithms.learners.settings import LearnerSettings, UpdateResult
+from unstable_stream.algorithms.learners.standard_learner import StandardLearner
+from unstable_stream.algorithms.learners.training import Training
+from unstable_stream.algorithms.update_decisions import Admission, TrainingSample
 from unstable_stream.errors import CheckpointError, EngineError
 from unstable_stream.events import AdapterProbe
 from unstable_stream.inference.engine import Completion, EngineStats, GenerationRequest
 from unstable_stream.inference.tokenizer import Tokenizer, load_tokenizer
-from unstable_stream.learners.checkpoint import CheckpointInfo
-from unstable_stream.learners.policy import Policy
-from unstable_stream.learners.settings import LearnerSettings, UpdateResult
-from unstable_stream.learners.standard_learner import StandardLearner
-from unstable_stream.learners.training import Training
-from unstable_stream.update_decisions import Admission, TrainingSample
+from unstable_stream.log.stores.adapter_format import WEIGHTS_FILE
 
 __all__ = ["PretendLearner", "RandomMoves", "tokenizer"]
 

@@ -56,7 +56,7 @@ EventT = TypeVar("EventT", bound=Event)
 
 def command_line(*arguments: str) -> list[str]:
     """The command ``unstable-stream`` of this checkout."""
-    return [sys.executable, "-c", "from unstable_stream.cli import main; main()", *arguments]
+    return [sys.executable, "-c", "from unstable_stream.ui.cli import main; main()", *arguments]
 
 
 def run_command(data: Path, *arguments: str, log: str = "local") -> "subprocess.CompletedProcess[str]":

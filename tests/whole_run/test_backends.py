@@ -23,16 +23,16 @@ from unstable_stream.events import (
     Step,
     checkpoint_uid,
 )
+from unstable_stream.history.proofs.verify import audit_run, verify_run
 from unstable_stream.inference.transformers.lora import AdaptedLinear
-from unstable_stream.launch.launcher import Backend, Launch, launch
-from unstable_stream.launch.stopping import Stop
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import read_to_end, readable_events
-from unstable_stream.proofs.verify import audit_run, verify_run
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.tracking.service_reports import Service
+from unstable_stream.services.launch.launcher import Backend, Launch, launch
+from unstable_stream.services.launch.stopping import Stop
+from unstable_stream.services.tracking.service_reports import Service
 
 pytestmark = [pytest.mark.longer, pytest.mark.timeout(600)]
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from unstable_stream.events import Event, GameOutcome
-from unstable_stream.launch.launcher import launch
+from unstable_stream.history.proofs.verify import audit_run
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record
-from unstable_stream.proofs.verify import audit_run
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.services.launch.launcher import launch
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -9,6 +9,7 @@ import torch
 
 from tests.processes import still_runs
 from tests.whole_run.processes import History, LaunchedRun
+from unstable_stream.algorithms.learners.checkpoint import load_checkpoint
 from unstable_stream.events import (
     Checkpoint,
     Event,
@@ -21,7 +22,6 @@ from unstable_stream.events import (
     Step,
 )
 from unstable_stream.inference.base_model import resolve_model
-from unstable_stream.learners.checkpoint import load_checkpoint
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
@@ -29,7 +29,7 @@ from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.placement import Share
-from unstable_stream.workers.learner import LearnerService
+from unstable_stream.services.workers.learner import LearnerService
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 

@@ -10,10 +10,10 @@ import unstable_stream as us
 from tests.whole_run.processes import DEADLINE_S
 from tests.whole_run.test_backends import UPDATES, StopAfterUpdate, config
 from unstable_stream.events import Event, GameOutcome, GameStarted, RunResumed, RunStarted
-from unstable_stream.launch.launcher import launch
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.reading import read_to_end, readable_events
 from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.services.launch.launcher import launch
 
 pytestmark = [pytest.mark.longer, pytest.mark.timeout(600)]
 

@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from unstable_stream.archive import query
-from unstable_stream.cli import app
-from unstable_stream.launch.launcher import Backend, launch
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.services.launch.launcher import Backend, launch
+from unstable_stream.ui.cli import app
 
 pytestmark = [pytest.mark.longer, pytest.mark.timeout(600)]
 

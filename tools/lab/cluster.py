@@ -34,7 +34,7 @@ from infra.s3.server import S3Server, S3UnavailableError
 from infra.s3.server import why_unavailable as why_no_store
 from tools.lab.hosts import REPOSITORY, Hosts, HostsUnavailableError
 from tools.lab.hosts import why_unavailable as why_no_hosts
-from unstable_stream.archive_address import ARCHIVE_VARIABLE
+from unstable_stream.log.stores.archive_address import ARCHIVE_VARIABLE
 
 if TYPE_CHECKING:
     from tools.lab.faults import Fault
@@ -57,7 +57,7 @@ BROKERS: Final = ("kafka-1", "kafka-2", "kafka-3")
 ARCHIVES: Final = {"file": ("archiver",), "shared": ("archiver", "archiver-2")}
 """The hosts of archivers by the kind of archive: a file on the disk of one, or a table in the store."""
 SHARED_ARCHIVE: Final = "s3://lab/archive"
-_BUCKET: Final = "from unstable_stream.stores import Store; Store('s3://lab').write('made', b'')"
+_BUCKET: Final = "from unstable_stream.log.stores import Store; Store('s3://lab').write('made', b'')"
 _BIN: Final = Path(sys.executable).parent
 _UNSTABLE: Final = _BIN / "unstable-stream"
 _RAY_PORT: Final = 6379

@@ -34,7 +34,7 @@ from tools.lab.proofs import await_archived, prove_run
 from tools.lab.results import FaultResult
 from tools.lab.watch import Watch
 from unstable_stream.events import LearnerUpdate
-from unstable_stream.stores.store import PATIENCE_S
+from unstable_stream.log.stores.store import PATIENCE_S
 
 __all__ = ["FAULTS", "FaultError", "do_faults"]
 
@@ -67,7 +67,7 @@ http.server.ThreadingHTTPServer((sys.argv[1], int(sys.argv[2])), Busy).serve_for
 
 _IN_COMMIT: Final = """
 import os, signal, sys, time
-from unstable_stream.stores import Store
+from unstable_stream.log.stores import Store
 table, server, deadline = Store(sys.argv[1]), int(sys.argv[2]), time.monotonic() + float(sys.argv[3])
 known = set(table.names())
 while time.monotonic() < deadline:

@@ -22,7 +22,7 @@ from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog, Positions, TopicPartition
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.topics import load_topics
-from unstable_stream.workers.archiver_start import ARCHIVER_GROUP
+from unstable_stream.services.workers.archiver_start import ARCHIVER_GROUP
 
 __all__ = ["Held", "Proof", "await_archived", "held_by_archive", "lacking", "prove_run"]
 

@@ -3,8 +3,8 @@
 import itertools
 
 from unstable_stream.inference.model_shape import ModelShape
-from unstable_stream.launch.memory import GIB, learner_gpu_bytes
 from unstable_stream.runs.config import parse_config
+from unstable_stream.services.launch.memory import GIB, learner_gpu_bytes
 
 BEGIN, END = "<!-- longest rows: begin -->\n", "<!-- longest rows: end -->\n"
 TRAINED = ("lora", "all")

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unstable_stream.algorithms.scoring import CompletionScorer
+from unstable_stream.algorithms.update_decisions import Admission, TrainingSample, admission
 from unstable_stream.errors import LearnerError
 from unstable_stream.extensions import KINDS, Reference, RemembersArguments, Spec, build
 from unstable_stream.extensions.build import refuse
-from unstable_stream.update_decisions import Admission, TrainingSample, admission
 
 __all__ = [
     "Admission",

@@ -60,8 +60,8 @@ from torch import Tensor
 from unstable_stream.algorithms.base import BaseAlgo, TokenBatch, divergence_k3
 from unstable_stream.algorithms.covariance import clip_cov_tokens, kl_cov_tokens, token_covariances
 from unstable_stream.algorithms.settings import PolicyGradientConfig, ReinforceConfig
+from unstable_stream.algorithms.update_decisions import Admission, TrainingSample, admission
 from unstable_stream.errors import LearnerError
-from unstable_stream.update_decisions import Admission, TrainingSample, admission
 
 _MAX_LOG_RATIO: Final = 20.0
 """Keeps the reported ratio finite (e^20 = 5e8). It is far above any useful ``is_clip``."""

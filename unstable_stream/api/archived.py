@@ -5,7 +5,7 @@ from unstable_stream.archive.examples import EXAMPLES
 from unstable_stream.archive.export import BatchFormat, export_batches, export_run
 from unstable_stream.archive.exported import Manifest
 from unstable_stream.archive.reference import ArchiveRelation, relations
-from unstable_stream.views.report import find_runs, write_report
+from unstable_stream.history.views.report import find_runs, write_report
 
 __all__ = [
     "EXAMPLES",

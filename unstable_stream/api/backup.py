@@ -15,8 +15,8 @@ from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import Checkpoint, RunResumed, RunStarted, is_checkpoint_uid
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import events_to_end
+from unstable_stream.log.stores import is_address, path_part
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.stores import is_address, path_part
 
 
 @dataclass(frozen=True)

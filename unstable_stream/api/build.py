@@ -10,13 +10,13 @@ from unstable_stream.api.settings import make_config
 from unstable_stream.api.tables import Table
 from unstable_stream.archive import QueryResult, dropped_runs, query_arrow
 from unstable_stream.errors import ConfigError
+from unstable_stream.history.views import run_list
 from unstable_stream.runs import history
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import RunStatus
-from unstable_stream.views import run_list
 
 if TYPE_CHECKING:
-    from unstable_stream.launch.launcher import Backend
+    from unstable_stream.services.launch.launcher import Backend
 
 __all__ = ["RunConfig", "build", "check", "list_runs", "load", "runs_overview", "sql"]
 
@@ -78,7 +78,7 @@ def build(
 def check(config: RunConfig) -> RunConfig:
     """Check a configuration for everything that can fail before a run starts, and return it."""
     # Imported here: it loads the games.
-    from unstable_stream.launch.preflight import check_config
+    from unstable_stream.services.launch.preflight import check_config
 
     check_config(config)
     return config

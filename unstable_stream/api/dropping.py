@@ -8,10 +8,10 @@ from typing import Final
 from unstable_stream.api.place import Place
 from unstable_stream.archive import archive_bytes, open_archive
 from unstable_stream.archive.export import find_exported_run
-from unstable_stream.archive_address import is_shared
 from unstable_stream.errors import ArchiveError, RunError
 from unstable_stream.log.port import EventLog, TopicPartition
 from unstable_stream.log.reading import events_to_end
+from unstable_stream.log.stores.archive_address import is_shared
 
 _DAY_MS: Final = 24 * 3600 * 1000
 

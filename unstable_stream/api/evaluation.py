@@ -29,7 +29,7 @@ from unstable_stream.runs.fork import Fork, check_fork
 from unstable_stream.runs.recording import derived_name
 
 if TYPE_CHECKING:
-    from unstable_stream.launch.launcher import Backend
+    from unstable_stream.services.launch.launcher import Backend
 
 _IN_FLIGHT: Final = 64
 """Games at once; more than the 4 or 16 of a run that also trains."""

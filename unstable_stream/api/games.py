@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final, Unpack, get_args
 
 from unstable_stream.api.game_filter import GameFilter, Result, Sort, Split, State
 from unstable_stream.archive import QueryResult, query
-from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ConfigError
-from unstable_stream.views.transcript import Transcript, TranscriptMove, load_transcript
+from unstable_stream.history.views.transcript import Transcript, TranscriptMove, load_transcript
+from unstable_stream.log.stores.archive_address import ArchiveAddress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -210,7 +210,7 @@ class Game:
             tokens: each sampled token with its log-probability in nats.
             prompts: also what the engine was given, word for word.
         """
-        from unstable_stream.plain_text import plain_console
+        from unstable_stream.console import plain_console
 
         plain_console(highlight=False).print(
             shown_game(self.archive, self.transcript, tokens=tokens, prompts=prompts)
@@ -226,14 +226,14 @@ def shown_game(
     archive: ArchiveAddress, transcript: Transcript, *, tokens: bool = False, prompts: bool = False
 ) -> "RenderableType":
     """Return a transcript ready to print with Rich; see :meth:`Game.show`."""
-    from unstable_stream.views.game_text import render
+    from unstable_stream.history.views.game_text import render
 
     return render(transcript, texts=_token_texts(archive, transcript) if tokens else None, prompts=prompts)
 
 
 def _token_texts(archive: ArchiveAddress, transcript: Transcript) -> dict[int, Sequence[str]]:
     """Return the tokens' texts by game turn: of checkpoints' moves, if their tokenizer is on this machine."""
-    from unstable_stream.views.transcript import tokens_of
+    from unstable_stream.history.views.transcript import tokens_of
 
     tokens, with_texts = tokens_of(archive, transcript)
     return {turn: [token.text for token in each] for turn, each in tokens.items()} if with_texts else {}

@@ -20,18 +20,18 @@ from unstable_stream.api.loaded_policy import load_policy
 from unstable_stream.api.place import Place
 from unstable_stream.api.settings import make_config
 from unstable_stream.api.shorthand import template_for
+from unstable_stream.console import get_logger
 from unstable_stream.errors import ConfigError, UnstableStreamError
 from unstable_stream.events import Event, GameStarted, RunStarted, Seat, event_id, game_id, storable_text
 from unstable_stream.extensions import confined
+from unstable_stream.history.views.transcript import SeatLine, Transcript, TranscriptMove
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.records import record_from_event
-from unstable_stream.log_lines import get_logger
 from unstable_stream.runs.base_model import base_model_path
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.fork import Fork, check_fork
 from unstable_stream.runs.recording import derived_name, finish_run, new_run_id, start_run
-from unstable_stream.tracking.service_reports import LAUNCHER, Reporter
-from unstable_stream.views.transcript import SeatLine, Transcript, TranscriptMove
+from unstable_stream.services.tracking.service_reports import LAUNCHER, Reporter
 
 if TYPE_CHECKING:
     from unstable_stream.games.players import Move, Player, TurnContext
@@ -231,7 +231,7 @@ class HumanGame:
         from unstable_stream.games.templates import get_template
         from unstable_stream.inference.engine import SamplingSettings
         from unstable_stream.inference.policy_player import PolicyPlayer
-        from unstable_stream.workers.hung_games import abandoned
+        from unstable_stream.services.workers.hung_games import abandoned
 
         self._loop, self._playing = asyncio.get_running_loop(), asyncio.current_task()
         self._ready.set()
@@ -302,8 +302,8 @@ class HumanGame:
 
     async def _store(self, log: EventLog, says: str) -> None:
         """Rate the game, and put it into the archive."""
-        from unstable_stream.streams.service import run_processors
-        from unstable_stream.workers.archiver import run_archiver
+        from unstable_stream.services.streams.service import run_processors
+        from unstable_stream.services.workers.archiver import run_archiver
 
         self._set("storing", says)
         stop = asyncio.Event()

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from unstable_stream.api.loops import is_loop_running
 from unstable_stream.api.place import Place
-from unstable_stream.launch.stopping import Requests, Stop, end_by, say
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.fork import Fork
+from unstable_stream.services.launch.stopping import Requests, Stop, end_by, say
 
 if TYPE_CHECKING:
-    from unstable_stream.launch.launcher import Launch
+    from unstable_stream.services.launch.launcher import Launch
 
 _HEARD_EVERY_S: Final = 0.2
 """Seconds after which a waiting thread notices Ctrl-C."""
@@ -51,8 +51,8 @@ class LaunchOrder:
 def _work(order: LaunchOrder, stop: Stop | None = None) -> "Coroutine[Any, Any, Launch]":
     """Return the launch of a run, not begun."""
     # Imported here: the launcher loads the games.
-    from unstable_stream.launch.launcher import launch
-    from unstable_stream.tracking.terminal_interface import Stage, watch_run
+    from unstable_stream.services.launch.launcher import launch
+    from unstable_stream.services.tracking.terminal_interface import Stage, watch_run
 
     stage = Stage()
     # A mistake that is found before the run is recorded is told alone.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from unstable_stream.events import Checkpoint
-from unstable_stream.stores import opened_checkpoint
+from unstable_stream.log.stores import opened_checkpoint
 
 if TYPE_CHECKING:
     from unstable_stream.inference.engine import Adapter

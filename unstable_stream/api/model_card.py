@@ -203,7 +203,7 @@ class ModelCard:
         lines = [
             "from peft import PeftModel",
             "from transformers import AutoModelForCausalLM, AutoTokenizer",
-            *(["from unstable_stream.tiny_player import tiny_player_path"] if shipped else []),
+            *(["from unstable_stream.inference.tiny_player import tiny_player_path"] if shipped else []),
             "",
             f'base = AutoModelForCausalLM.from_pretrained({base}, dtype="auto")',
             f"model = PeftModel.from_pretrained(base, {name})",

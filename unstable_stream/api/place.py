@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from unstable_stream.api.loops import wait_for
-from unstable_stream.archive_address import ArchiveAddress, archive_exists
 from unstable_stream.errors import ArchiveError
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
+from unstable_stream.log.stores.archive_address import ArchiveAddress, archive_exists
 from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR, DataDir
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Place:
             if not self.has_archive:
                 yield log
                 return
-            from unstable_stream.streams.tiered_log import with_archive  # loads DuckDB
+            from unstable_stream.services.streams.tiered_log import with_archive  # loads DuckDB
 
             async with with_archive(log, self.archive) as history:
                 yield history

@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from unstable_stream.adapter_format import CONFIG_FILE as ADAPTER_CONFIG_FILE
 from unstable_stream.api.checkpoints import find_checkpoint, split_name
 from unstable_stream.api.hub import upload
 from unstable_stream.api.model_card import CONFIG_FILE, Form, ModelCard
 from unstable_stream.api.place import Place
 from unstable_stream.api.published_config import published_config
 from unstable_stream.api.trained_on import read_training
+from unstable_stream.console import get_logger
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import Checkpoint
 from unstable_stream.inference.model_license import find_license
 from unstable_stream.log.port import EventLog
-from unstable_stream.log_lines import get_logger
+from unstable_stream.log.stores import opened_checkpoint
+from unstable_stream.log.stores.adapter_format import CONFIG_FILE as ADAPTER_CONFIG_FILE
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import read_history
-from unstable_stream.stores import opened_checkpoint
 
 if TYPE_CHECKING:
     from unstable_stream.runs.history import RunStatus
@@ -229,9 +229,9 @@ def _is_on_hub(config: RunConfig) -> bool:
 
 
 def _write_model(staging: Path, chosen: Checkpoint, form: Form, base: Path | None) -> None:
-    from unstable_stream.learners.base_model import merge_adapter
-    from unstable_stream.learners.checkpoint import copy_loadable
-    from unstable_stream.learners.policy import tokenizer_files
+    from unstable_stream.algorithms.learners.base_model import merge_adapter
+    from unstable_stream.algorithms.learners.checkpoint import copy_loadable
+    from unstable_stream.algorithms.learners.policy import tokenizer_files
 
     assert chosen.path is not None
     with tempfile.TemporaryDirectory() as made:

@@ -12,20 +12,27 @@ from unstable_stream.api.loops import iterate, wait_for
 from unstable_stream.api.place import Place
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import Event, Metrics, encode_event
-from unstable_stream.hindsight.offline import (
+from unstable_stream.history.hindsight.offline import (
     OfflineProgress,
     find_recorded_run,
     load_offline_config,
     train_offline,
 )
-from unstable_stream.hindsight.replay import PluginTally, copy_into, paced, rehearse, write_lines
+from unstable_stream.history.hindsight.replay import PluginTally, copy_into, paced, rehearse, write_lines
 from unstable_stream.log.open import open_log_at
 from unstable_stream.log.port import EventLog, TopicPartition
 from unstable_stream.log.reading import readable_events
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.streams.ordered_history import ArchiveHistory, History, LogHistory, Merged, Slice, merged
-from unstable_stream.streams.plugins import Plugin, load_plugin
-from unstable_stream.streams.record_filter import RecordFilter, parse_condition
+from unstable_stream.services.streams.ordered_history import (
+    ArchiveHistory,
+    History,
+    LogHistory,
+    Merged,
+    Slice,
+    merged,
+)
+from unstable_stream.services.streams.plugins import Plugin, load_plugin
+from unstable_stream.services.streams.record_filter import RecordFilter, parse_condition
 
 __all__ = ["OfflineProgress", "PluginTally", "Progress", "Replay", "ReplaySource", "encode_event"]
 
@@ -227,7 +234,7 @@ class Replay:
 
 async def _archive(log: EventLog, place: Place) -> None:
     """Put the new run into the archive too; on a shared log its archiver does."""
-    from unstable_stream.workers.archiver import run_archiver
+    from unstable_stream.services.workers.archiver import run_archiver
 
     stop = asyncio.Event()
     stop.set()

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
 
+from unstable_stream.algorithms.collapse import advice
 from unstable_stream.api.game_filter import GameFilter
 from unstable_stream.api.games import Game, find_games, game_list
 from unstable_stream.api.launching import Launching, LaunchOrder, launch_here, may_run_here
@@ -13,7 +14,6 @@ from unstable_stream.api.place import Place
 from unstable_stream.api.settings import changed_config, make_config
 from unstable_stream.api.tables import Table
 from unstable_stream.archive import query_arrow
-from unstable_stream.collapse import advice
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import CollapseWarning
 from unstable_stream.extensions import confined, loading
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from unstable_stream.archive.export import BatchFormat
     from unstable_stream.archive.exported import Manifest
     from unstable_stream.extensions import Spec
-    from unstable_stream.hindsight.rederive import Rederived
-    from unstable_stream.hindsight.rerate import Rerated
-    from unstable_stream.hindsight.track import Tracked
-    from unstable_stream.launch.plan import RunPlan
+    from unstable_stream.history.hindsight.rederive import Rederived
+    from unstable_stream.history.hindsight.rerate import Rerated
+    from unstable_stream.history.hindsight.track import Tracked
+    from unstable_stream.history.proofs.evidence import Progress
+    from unstable_stream.history.proofs.reports import AuditReport as AuditReport
+    from unstable_stream.history.proofs.reports import VerifyReport as VerifyReport
     from unstable_stream.model_pool.standings import Standing
-    from unstable_stream.proofs.evidence import Progress
-    from unstable_stream.proofs.reports import AuditReport as AuditReport
-    from unstable_stream.proofs.reports import VerifyReport as VerifyReport
-    from unstable_stream.streams.trackers import RunTracker
+    from unstable_stream.services.launch.plan import RunPlan
+    from unstable_stream.services.streams.trackers import RunTracker
 
 
 class CollapseReport(NamedTuple):
@@ -191,7 +191,7 @@ class Run:
         self, overrides: Sequence[str] = (), allow_code: Sequence[str] | None = None, **changes: object
     ) -> RunConfig:
         """Return the configuration that :meth:`resume` would go on with, checked; raises as it does."""
-        from unstable_stream.launch.preflight import check_config
+        from unstable_stream.services.launch.preflight import check_config
 
         config, allowed = self._resumable(overrides, allow_code, changes)
         with confined(allowed):
@@ -305,7 +305,7 @@ class Run:
 
     def watch(self) -> None:
         """Show the run live until it ends, or until Ctrl-C, which closes the view and not the run."""
-        from unstable_stream.tracking.terminal_interface import watch_run
+        from unstable_stream.services.tracking.terminal_interface import watch_run
 
         try:
             self._place.ask_log(
@@ -377,7 +377,7 @@ class Run:
         Raises:
             ReportError: Plotly is not installed, or the file cannot be written.
         """
-        from unstable_stream.views.report import write_report
+        from unstable_stream.history.views.report import write_report
 
         write_report(self._place.archive, [self._id], Path(path), samples=samples)
         return Path(path)
@@ -407,13 +407,13 @@ class Run:
 
     def audit(self) -> "AuditReport":
         """Prove from the log that games and steps add up: ``ok``, the counts, and ``problems``."""
-        from unstable_stream.proofs.verify import audit_run
+        from unstable_stream.history.proofs.verify import audit_run
 
         return self._place.ask_history(lambda log: audit_run(log, self._id, located=self._place.data.located))
 
     def collapse(self) -> CollapseReport:
         """Look at the run's updates for signs of a collapse, by the rules that the learner applies."""
-        from unstable_stream.hindsight.collapse import find_collapse
+        from unstable_stream.history.hindsight.collapse import find_collapse
 
         updates, warnings = self._place.ask_history(lambda log: find_collapse(log, self._id))
         rate = self._config.learner.learning_rate
@@ -442,7 +442,7 @@ class Run:
             allow_code: load only the run's own code and what fits these patterns; ``None``: load all.
             progress: told what is being done, how many records of it are done and how many there are.
         """
-        from unstable_stream.proofs.verify import verify_run
+        from unstable_stream.history.proofs.verify import verify_run
 
         if updates != "all" and updates < 1:
             raise ConfigError(f'updates={updates}: expected at least 1, or "all"')
@@ -669,7 +669,7 @@ def fork_run(
     changed = make_config(changes, config, [*overrides, f"log={place.log}"])
     check_fork(fork, config, changed)
     allowed = place.allowed_code(fork.parent_run_id, allow_code, changed, config)
-    from unstable_stream.launch.preflight import check_config
+    from unstable_stream.services.launch.preflight import check_config
 
     with confined(allowed):
         check_config(changed)

@@ -13,11 +13,17 @@ from typing import TYPE_CHECKING, Final, Literal
 from unstable_stream.api.place import Place
 from unstable_stream.errors import ArchiveError, ConfigError
 from unstable_stream.extensions import confined
-from unstable_stream.launch.stopping import Stop, stopped_by_signals
 from unstable_stream.log.port import Start
 from unstable_stream.runs.code import own_patterns
-from unstable_stream.streams.plugins import ENTRY_POINTS, Discovered, Plugin, discovered_plugins, load_plugin
-from unstable_stream.streams.plugins.host import PluginCounters, run_plugin
+from unstable_stream.services.launch.stopping import Stop, stopped_by_signals
+from unstable_stream.services.streams.plugins import (
+    ENTRY_POINTS,
+    Discovered,
+    Plugin,
+    discovered_plugins,
+    load_plugin,
+)
+from unstable_stream.services.streams.plugins.host import PluginCounters, run_plugin
 
 if TYPE_CHECKING:
     from unstable_stream.archive import Tidied
@@ -72,7 +78,7 @@ def archive(place: Place, *, rebuild: bool = False, follow: bool = False) -> Arc
         ArchiveError: an archive was set aside before, or the archive is ahead of the log.
     """
     from unstable_stream.archive import Written
-    from unstable_stream.workers.archiver import run_archiver
+    from unstable_stream.services.workers.archiver import run_archiver
 
     done = Archived()
 
@@ -164,7 +170,7 @@ def processors(
     if runtime not in ("generic", "faust"):
         raise ConfigError(f"--runtime {runtime!r}: expected generic or faust")
     chosen: Literal["generic", "faust"] = "faust" if runtime == "faust" else "generic"
-    from unstable_stream.streams.service import run_processors
+    from unstable_stream.services.streams.service import run_processors
 
     async def serve() -> None:
         async with _stopped_by_signals() as stop, place.opened_log() as log:
@@ -204,7 +210,7 @@ def monitor(
         start: where counting begins.
         on_ready: told the port once it is served.
     """
-    from unstable_stream.tracking.prometheus import run_monitor
+    from unstable_stream.services.tracking.prometheus import run_monitor
 
     async def serve() -> None:
         async with _stopped_by_signals() as stop, place.opened_log() as log:
@@ -242,8 +248,8 @@ def consume(
     Raises:
         PluginError: it does not start, or its state cannot be kept.
     """
-    from unstable_stream.hindsight.offline import find_recorded_run
-    from unstable_stream.streams.ordered_history import LogHistory
+    from unstable_stream.history.hindsight.offline import find_recorded_run
+    from unstable_stream.services.streams.ordered_history import LogHistory
 
     async def serve() -> None:
         async with _stopped_by_signals() as stop, place.opened_log() as log:

@@ -7,7 +7,12 @@ from unstable_stream.api.place import Place
 from unstable_stream.errors import RunError
 from unstable_stream.log.port import EventLog
 from unstable_stream.runs.history import read_history
-from unstable_stream.streams.finished_states import FinishedState, finished_states, forget_states, idle_runs
+from unstable_stream.services.streams.finished_states import (
+    FinishedState,
+    finished_states,
+    forget_states,
+    idle_runs,
+)
 
 __all__ = ["FinishedState", "prune_states"]
 

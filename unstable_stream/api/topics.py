@@ -14,10 +14,10 @@ from unstable_stream.log.port import EventLog, StoredRecord, TopicPartition, Top
 from unstable_stream.log.records import json_object
 from unstable_stream.log.topic_drift import Drift, show_setting
 from unstable_stream.runs.history import read_history
-from unstable_stream.tracking.lag import Lag, live_groups, measure_lag
+from unstable_stream.services.tracking.lag import Lag, live_groups, measure_lag
 
 if TYPE_CHECKING:
-    from unstable_stream.workers.retention import Expired
+    from unstable_stream.services.workers.retention import Expired
 
 __all__ = [
     "Created",
@@ -162,7 +162,7 @@ def trim(
         EventLogError: there is no log, it deletes by itself, or with ``shrink`` another process uses it.
     """
     from unstable_stream.archive import RecordReader
-    from unstable_stream.workers.retention import expired_records
+    from unstable_stream.services.workers.retention import expired_records
 
     async def work(log: EventLog) -> Sequence["Expired"]:
         if not isinstance(log, Trimmable):

@@ -9,10 +9,10 @@ from unstable_stream.api.loops import wait_for
 from unstable_stream.api.place import Place
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import Spec
-from unstable_stream.hindsight.offline import find_recorded_run
-from unstable_stream.hindsight.track import Tracked, track
-from unstable_stream.streams.ordered_history import ArchiveHistory, LogHistory
-from unstable_stream.streams.trackers import Received, RunTracker, build_tracker, tracker_title
+from unstable_stream.history.hindsight.offline import find_recorded_run
+from unstable_stream.history.hindsight.track import Tracked, track
+from unstable_stream.services.streams.ordered_history import ArchiveHistory, LogHistory
+from unstable_stream.services.streams.trackers import Received, RunTracker, build_tracker, tracker_title
 
 __all__ = ["Tracked", "track_run"]
 

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from unstable_stream.algorithms.intervals import wilson_interval
 from unstable_stream.archive import query
-from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import RunError
 from unstable_stream.events import Checkpoint, is_checkpoint_uid
-from unstable_stream.intervals import wilson_interval
+from unstable_stream.log.stores.archive_address import ArchiveAddress
 
 _LINE = """
     line AS (

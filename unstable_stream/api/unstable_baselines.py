@@ -15,7 +15,7 @@ from unstable_stream.errors import ConfigError
 
 if TYPE_CHECKING:
     from unstable_stream.api.run import Run
-    from unstable_stream.launch.launcher import Backend
+    from unstable_stream.services.launch.launcher import Backend
 
 F = TypeVar("F", bound=Callable[..., Any])
 

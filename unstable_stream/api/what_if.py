@@ -9,8 +9,8 @@ from unstable_stream.api.settings import reward_stage
 from unstable_stream.archive.what_if import LabelledSet, open_set, set_directory
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.extensions import Reference, confined
-from unstable_stream.hindsight.rederive import Rederived, RewardChange, load_rewards, rederive
-from unstable_stream.hindsight.rerate import (
+from unstable_stream.history.hindsight.rederive import Rederived, RewardChange, load_rewards, rederive
+from unstable_stream.history.hindsight.rerate import (
     Rerated,
     Scopes,
     find_archived_run,

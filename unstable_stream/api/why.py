@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from unstable_stream.api.place import Place
-from unstable_stream.hindsight.why import Provenance, find_node, trace
-from unstable_stream.plain_text import plain, plain_console
+from unstable_stream.console import plain, plain_console
+from unstable_stream.history.hindsight.why import Provenance, find_node, trace
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -34,7 +34,7 @@ class Why:
 
     def rendered(self) -> "RenderableType":
         """Return the tree, ready to print with Rich."""
-        from unstable_stream.hindsight.provenance_tree import render
+        from unstable_stream.history.hindsight.provenance_tree import render
 
         return render(self.found, self.back, self.ahead)
 

@@ -14,8 +14,8 @@ from unstable_stream.archive.opening import open_archive, open_store
 from unstable_stream.archive.read import query
 from unstable_stream.archive.store import Connection, WritableArchive
 from unstable_stream.archive.writing import DroppedRun
-from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import RunError
+from unstable_stream.log.stores.archive_address import ArchiveAddress
 
 __all__ = [
     "DroppedRun",

@@ -21,10 +21,10 @@ from unstable_stream.archive.exported import ExportedTable, Manifest
 from unstable_stream.archive.opening import open_archive
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.view_files import load_views
-from unstable_stream.archive_address import MANIFEST, ArchiveAddress
 from unstable_stream.errors import ArchiveError, RunError
 from unstable_stream.events.run_ids import pick_run
-from unstable_stream.stores import Store, checked_address, is_address
+from unstable_stream.log.stores import Store, checked_address, is_address
+from unstable_stream.log.stores.archive_address import MANIFEST, ArchiveAddress
 from unstable_stream.version import __version__
 
 __all__ = ["BatchFormat", "default_tables", "export_batches", "export_run", "find_exported_run"]

@@ -13,8 +13,8 @@ from unstable_stream.archive.limits import lock, reader_settings
 from unstable_stream.archive.store import SCHEMA_VERSION, Connection, ensure_schema
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.tables.declare import TableDefinition
-from unstable_stream.archive_address import MANIFEST
 from unstable_stream.errors import ArchiveError
+from unstable_stream.log.stores.archive_address import MANIFEST
 
 __all__ = ["ExportedTable", "Manifest", "open_export"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from unstable_stream.archive.exported import open_export
 from unstable_stream.archive.store import Connection, connect_file, naming_damage
 from unstable_stream.archive.writing import ArchiveStore
-from unstable_stream.archive_address import ArchiveAddress, is_export, is_shared
 from unstable_stream.errors import ArchiveError
+from unstable_stream.log.stores.archive_address import ArchiveAddress, is_export, is_shared
 
 __all__ = ["archive_bytes", "connect", "open_archive", "open_store"]
 

@@ -23,8 +23,8 @@ from unstable_stream.archive.store import (
     with_all_columns,
 )
 from unstable_stream.archive.tables import TABLES
-from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveError
+from unstable_stream.log.stores.archive_address import ArchiveAddress
 
 __all__ = [
     "Cancel",

@@ -9,8 +9,8 @@ import duckdb
 
 from unstable_stream.archive.opening import connect
 from unstable_stream.archive.store import unreadable
-from unstable_stream.archive_address import ArchiveAddress, is_shared
 from unstable_stream.errors import ArchiveError
+from unstable_stream.log.stores.archive_address import ArchiveAddress, is_shared
 
 __all__ = ["ArchivedRow", "RecordReader"]
 

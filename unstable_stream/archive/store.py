@@ -24,8 +24,8 @@ from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.tables.declare import Column
 from unstable_stream.archive.tables.own import DROPPED, MISSING, POSITIONS
 from unstable_stream.archive.view_files import load_views, macros
-from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
+from unstable_stream.log.stores.archive_address import ArchiveAddress
 from unstable_stream.version import __version__
 
 __all__ = [

@@ -23,8 +23,8 @@ from unstable_stream.archive.opening import open_store
 from unstable_stream.archive.records import RecordReader
 from unstable_stream.archive.tables.own import MISSING
 from unstable_stream.archive.writing import LogPartition, Prepared, Written, lacks_records
-from unstable_stream.archive_address import ArchiveAddress
-from unstable_stream.log_lines import get_logger
+from unstable_stream.console import get_logger
+from unstable_stream.log.stores.archive_address import ArchiveAddress
 
 __all__ = ["ArchiveWriter"]
 

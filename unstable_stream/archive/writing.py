@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from unstable_stream.archive.batch import ArchivedRecord, Rejection, RowBatch
-from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveError
+from unstable_stream.log.stores.archive_address import ArchiveAddress
 
 __all__ = [
     "ArchiveStore",

@@ -136,8 +136,8 @@ KINDS: Final[Mapping[str, Kind]] = {
             "buffer.strategy",
             "rank(step: Step, update: int, seed: int) -> float, lowest first",
             "buffer_strategy.py",
-            dict.fromkeys(("random", "fifo"), "unstable_stream.buffer:StepBuffer")
-            | {"prioritised": "unstable_stream.buffer:Prioritised"},
+            dict.fromkeys(("random", "fifo"), "unstable_stream.algorithms.buffer:StepBuffer")
+            | {"prioritised": "unstable_stream.algorithms.buffer:Prioritised"},
         ),
         Kind(
             "template",
@@ -199,9 +199,9 @@ KINDS: Final[Mapping[str, Kind]] = {
             "time_ms: int) -> None",
             "tracker.py",
             {
-                "jsonl": "unstable_stream.streams.trackers:JsonLinesTracker",
-                "tensorboard": "unstable_stream.tracking.tensorboard:TensorBoardTracker",
-                "wandb": "unstable_stream.tracking.wandb:WandbTracker",
+                "jsonl": "unstable_stream.services.streams.trackers:JsonLinesTracker",
+                "tensorboard": "unstable_stream.services.tracking.tensorboard:TensorBoardTracker",
+                "wandb": "unstable_stream.services.tracking.wandb:WandbTracker",
             },
         ),
         Kind(

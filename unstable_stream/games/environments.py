@@ -32,11 +32,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from unstable_stream.deferred_imports import deferring
 from unstable_stream.errors import ConfigError, EnvironmentUnavailableError, GameError
 from unstable_stream.events import storable_text, storable_values
 from unstable_stream.extensions import KINDS, Reference, build, entry_points_of, load
 from unstable_stream.extensions.build import refuse
+from unstable_stream.extensions.deferred_imports import deferring
 from unstable_stream.games.diagnosis import Diagnosis, diagnose
 from unstable_stream.games.isolation import PrivateRandomness
 from unstable_stream.games.rehearsal import Rehearsal, watch_state

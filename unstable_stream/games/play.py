@@ -31,9 +31,9 @@ from unstable_stream.events import (
     storable_text,
     trajectory_id,
 )
+from unstable_stream.events.seeds import derive_seed
 from unstable_stream.games.environments import Environment, EnvironmentResult, StepResult
 from unstable_stream.games.players import Move, Player, SampledTokens, TurnContext
-from unstable_stream.seeds import derive_seed
 
 __all__ = ["PlayedGame", "play_game", "turn_seed"]
 

@@ -7,9 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from unstable_stream.adapter_format import CONFIG_FILE, REMEDY, WEIGHTS_FILE, refused_fields, weights_file
 from unstable_stream.errors import ConfigError, EngineError
 from unstable_stream.inference.engine import Adapter
+from unstable_stream.log.stores.adapter_format import (
+    CONFIG_FILE,
+    REMEDY,
+    WEIGHTS_FILE,
+    refused_fields,
+    weights_file,
+)
 
 __all__ = [
     "check_adapter_files",

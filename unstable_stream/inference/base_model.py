@@ -82,7 +82,7 @@ def resolve_model(
 
 def _resolve(name: str, revision: str | None, weights: bool) -> str:
     if name == "tiny-player":
-        from unstable_stream.tiny_player import tiny_player_path
+        from unstable_stream.inference.tiny_player import tiny_player_path
 
         return str(tiny_player_path())
     if (path := model_directory(name)) is not None:

@@ -33,7 +33,7 @@ from unstable_stream.inference.engine import (
     ScoresCompletions,
     Tokens,
 )
-from unstable_stream.stores import HostCache, is_address, opened_checkpoint, store_wait_s, waiting_until
+from unstable_stream.log.stores import HostCache, is_address, opened_checkpoint, store_wait_s, waiting_until
 
 __all__ = ["FetchingEngine"]
 

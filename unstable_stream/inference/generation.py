@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from unstable_stream.errors import EngineError
+from unstable_stream.events.seeds import SPLIT_MIX_GAMMA, split_mix_array
 from unstable_stream.inference.engine import Adapter, EngineStats, GenerationRequest
-from unstable_stream.seeds import SPLIT_MIX_GAMMA, split_mix_array
 
 __all__ = ["Throughput", "check_request", "check_tokens", "diverged", "uniforms"]
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from unstable_stream.errors import EngineError
 from unstable_stream.events import storable_text
+from unstable_stream.events.seeds import derive_seed
 from unstable_stream.games.players import Move, SampledTokens, TurnContext
 from unstable_stream.games.thoughts import open_thought
 from unstable_stream.inference.engine import (
@@ -19,7 +20,6 @@ from unstable_stream.inference.engine import (
     SamplingSettings,
 )
 from unstable_stream.inference.tokenizer import Tokenizer
-from unstable_stream.seeds import derive_seed
 
 __all__ = ["ChatPlayer", "PolicyPlayer", "Template"]
 

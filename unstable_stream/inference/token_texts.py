@@ -40,7 +40,7 @@ def _directory(base_model: str) -> Path | None:
     if not base_model:
         return None
     if base_model == "tiny-player":
-        from unstable_stream.tiny_player import tiny_player_path
+        from unstable_stream.inference.tiny_player import tiny_player_path
 
         return tiny_player_path()
     if Path(base_model).is_dir():

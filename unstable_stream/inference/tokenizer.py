@@ -20,6 +20,7 @@ import jinja2.parser
 import jinja2.sandbox
 import tokenizers
 
+from unstable_stream.console import get_logger
 from unstable_stream.errors import ConfigError
 from unstable_stream.inference.model_config import (
     context_tokens,
@@ -29,7 +30,6 @@ from unstable_stream.inference.model_config import (
     token_ids,
     vocabulary_size,
 )
-from unstable_stream.log_lines import get_logger
 
 __all__ = ["FileTokenizer", "Tokenizer", "end_token_ids", "load_tokenizer"]
 

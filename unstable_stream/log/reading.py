@@ -10,11 +10,11 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Self, TypeAlias
 
+from unstable_stream.console import get_logger
 from unstable_stream.errors import EventError, EventLogError, LogUnavailableError, OffsetOutOfRangeError
 from unstable_stream.events import Event
 from unstable_stream.log.port import Consumer, EventLog, Positions, StoredRecord, TopicPartition
 from unstable_stream.log.records import event_from_record, source_header
-from unstable_stream.log_lines import get_logger
 
 __all__ = [
     "Progress",

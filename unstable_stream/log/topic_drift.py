@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
+from unstable_stream.console import get_logger
 from unstable_stream.errors import EventLogError, PartitionsChangedError, UnknownTopicError
 from unstable_stream.log.port import EventLog, TopicSpec
 from unstable_stream.log.topics import load_topics
-from unstable_stream.log_lines import get_logger
 
 __all__ = [
     "WHEN_OPENED",

@@ -26,6 +26,7 @@ from unstable_stream.algorithms.settings import (
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import MOST_LEVELS, unfit
 from unstable_stream.extensions.sections import ConfigSection, ExtensionConfig
+from unstable_stream.log.stores.address import is_address
 from unstable_stream.runs.engine_sections import (
     ENGINES,
     EngineConfig,
@@ -52,7 +53,6 @@ from unstable_stream.runs.sections import (
     SamplingConfig,
     TrainedModelConfig,
 )
-from unstable_stream.stores.address import is_address
 
 __all__ = [
     "A2CConfig",

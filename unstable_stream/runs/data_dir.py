@@ -4,9 +4,9 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from unstable_stream.archive_address import ArchiveAddress, chosen_archive, is_export
 from unstable_stream.errors import ArchiveError, ConfigError
-from unstable_stream.stores.address import checked_address, is_address, name_of, owner_of, path_part
+from unstable_stream.log.stores.address import checked_address, is_address, name_of, owner_of, path_part
+from unstable_stream.log.stores.archive_address import ArchiveAddress, chosen_archive, is_export
 
 DEFAULT_DATA_DIR = Path("unstable-data")
 """The default directory."""

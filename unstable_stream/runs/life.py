@@ -1,8 +1,8 @@
 """Whether a run that has not ended still lives, from the last record of it.
 
 The launcher of a run reports at least once a minute on topic ``metrics``
-(:mod:`unstable_stream.tracking.service_reports`), however long an update takes. So a run that has recorded
-nothing for ten minutes is lost: its launcher was killed, or its machine is gone. It can be resumed.
+(:mod:`unstable_stream.services.tracking.service_reports`), however long an update takes. So a run that has
+recorded nothing for ten minutes is lost: its launcher was killed, or its machine is gone. It can be resumed.
 """
 
 from typing import Final

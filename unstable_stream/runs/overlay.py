@@ -11,9 +11,9 @@ from pydantic import BaseModel
 
 from unstable_stream.algorithms.settings import BUILT_IN
 from unstable_stream.errors import ConfigError
+from unstable_stream.log.stores.address import LONGEST_NAME, path_part
 from unstable_stream.runs.engine_sections import ENGINES
 from unstable_stream.runs.presets import PRESETS, named_table, without_advantage
-from unstable_stream.stores.address import LONGEST_NAME, path_part
 
 _TYPES: Final[Mapping[str, Mapping[str, type[BaseModel]]]] = {"algorithm": BUILT_IN, "engine": ENGINES}
 """By section and ``type``; the first is the default."""

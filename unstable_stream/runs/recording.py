@@ -8,7 +8,6 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from unstable_stream.adapter_format import WEIGHTS_FILE
 from unstable_stream.events import (
     AdapterProbe,
     Checkpoint,
@@ -21,11 +20,12 @@ from unstable_stream.events import (
 )
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.records import record_from_event
+from unstable_stream.log.stores import LONGEST_NAME, checked_address, opened_checkpoint
+from unstable_stream.log.stores.adapter_format import WEIGHTS_FILE
 from unstable_stream.runs.code import code_in_use
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import read_history
 from unstable_stream.runs.starts import present_ends
-from unstable_stream.stores import LONGEST_NAME, checked_address, opened_checkpoint
 from unstable_stream.version import __version__
 
 if TYPE_CHECKING:

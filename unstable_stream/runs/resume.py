@@ -10,17 +10,17 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Self
 
-from unstable_stream.adapter_format import WEIGHTS_FILE
 from unstable_stream.errors import ConfigError, RunError, StoreError
 from unstable_stream.events import LearnerUpdate, RunResumed, RunStarted, event_id
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import record_from_event
+from unstable_stream.log.stores.adapter_format import WEIGHTS_FILE
+from unstable_stream.log.stores.checkpoint_files import sha256_of
 from unstable_stream.runs.base_model import keeps_base_model
 from unstable_stream.runs.code import code_in_use
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import RunStatus, read_history
-from unstable_stream.stores.checkpoint_files import sha256_of
 from unstable_stream.version import __version__
 
 _KEPT: Final = (

@@ -12,6 +12,7 @@ from unstable_stream.extensions import KINDS, Reference, is_extension
 from unstable_stream.extensions.sections import Choice, ConfigSection, ExtensionConfig, Named, as_table
 from unstable_stream.inference.adapter_files import heads_and_embeddings
 from unstable_stream.inference.vllm.limits import VLLM_LORA_RANKS, check_extra_engine_args
+from unstable_stream.log.stores.address import IN_THIS_PROCESS, LONGEST_NAME, path_part
 from unstable_stream.runs.engine_sections import (
     EngineConfig,
     EngineExtensionConfig,
@@ -35,7 +36,6 @@ from unstable_stream.runs.sections import (
     SamplingConfig,
     TrainedModelConfig,
 )
-from unstable_stream.stores.address import IN_THIS_PROCESS, LONGEST_NAME, path_part
 
 
 class RunConfig(ConfigSection):

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from unstable_stream.algorithms.intervals import wilson_interval
 from unstable_stream.events import (
     OVERALL,
     Checkpoint,
@@ -23,7 +24,6 @@ from unstable_stream.events import (
     trained_model,
 )
 from unstable_stream.events.id_sets import IndexSet, digest
-from unstable_stream.intervals import wilson_interval
 from unstable_stream.model_pool.results import one_of_each_side
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import RunStatus

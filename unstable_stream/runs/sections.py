@@ -21,8 +21,8 @@ from unstable_stream.extensions.sections import (
     Transform,
     by_type,
 )
+from unstable_stream.log.stores import checked_address
 from unstable_stream.runs.engine_sections import EngineRange
-from unstable_stream.stores import checked_address
 
 
 def _as_location(value: str) -> str:

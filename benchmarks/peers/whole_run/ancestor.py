@@ -26,7 +26,7 @@ from benchmarks.peers.whole_run.ancestor_port import (
     cell,
     make_board,
 )
-from unstable_stream.tiny_player import tiny_player_path
+from unstable_stream.inference.tiny_player import tiny_player_path
 
 _LORA = {
     "lora_rank": work.LORA_RANK,

@@ -11,12 +11,12 @@ from typing import Any
 
 from benchmarks.peers.whole_run import work
 from unstable_stream.events import GameOutcome, LearnerUpdate, Step
-from unstable_stream.launch.launcher import launch
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import read_to_end, readable_event, readable_events
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.services.launch.launcher import launch
 
 __all__ = ["settings"]
 

@@ -39,7 +39,7 @@ _STEPS = {
     "unstable_stream.log.kafka.producer": tuple(f"KafkaTransaction.{name}" for name in _TRANSACTION),
     "unstable_stream.log.kafka.consumer": ("KafkaConsumer.commit",),
     "unstable_stream.archive.writer": ("ArchiveWriter.store",),
-    "unstable_stream.workers.checkpoint_home": (
+    "unstable_stream.services.workers.checkpoint_home": (
         "DirectoryHome.publish",
         "DirectoryHome.remove",
         "DirectoryHome.prune",

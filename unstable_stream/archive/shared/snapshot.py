@@ -1,8 +1,8 @@
 """Read a shared archive: one version of its table as the tables and views that a DuckDB file has.
 
-The files are read through :class:`~unstable_stream.stores.snapshot_files.SnapshotFiles`, which opens these
-and nothing else, and needs no extension of DuckDB for the store that they are in. The first of each list is
-empty and has the columns of this package, so files of older and newer ones fit.
+The files are read through :class:`~unstable_stream.log.stores.snapshot_files.SnapshotFiles`, which opens
+these and nothing else, and needs no extension of DuckDB for the store that they are in. The first of each
+list is empty and has the columns of this package, so files of older and newer ones fit.
 """
 
 import io
@@ -26,9 +26,9 @@ from unstable_stream.archive.shared.relations import (
 from unstable_stream.archive.shared.table import SharedTable
 from unstable_stream.archive.store import SCHEMA_VERSION, Connection, definitions_digest
 from unstable_stream.archive.view_files import load_views, macros
-from unstable_stream.archive_address import ArchiveAddress
 from unstable_stream.errors import ArchiveError
-from unstable_stream.stores.snapshot_files import PROTOCOL, SnapshotFiles
+from unstable_stream.log.stores.archive_address import ArchiveAddress
+from unstable_stream.log.stores.snapshot_files import PROTOCOL, SnapshotFiles
 from unstable_stream.version import __version__
 
 __all__ = ["open_shared"]

@@ -39,9 +39,9 @@ from unstable_stream.archive.shared.standing import (
 )
 from unstable_stream.archive.shared.table import SharedTable, TableFile
 from unstable_stream.archive.writing import DroppedRun, LogPartition, Tidied
-from unstable_stream.archive_address import ArchiveAddress
+from unstable_stream.console import get_logger
 from unstable_stream.errors import ArchiveError
-from unstable_stream.log_lines import get_logger
+from unstable_stream.log.stores.archive_address import ArchiveAddress
 
 __all__ = ["DROPS", "SharedStore"]
 

@@ -25,9 +25,9 @@ import pyarrow.parquet as pq
 
 from unstable_stream.archive.shared.relations import NUMBER, RELATION, table_schema
 from unstable_stream.archive.store import SCHEMA_VERSION
-from unstable_stream.archive_address import ArchiveAddress, table_of
+from unstable_stream.console import get_logger
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
-from unstable_stream.log_lines import get_logger
+from unstable_stream.log.stores.archive_address import ArchiveAddress, table_of
 
 try:
     import deltalake

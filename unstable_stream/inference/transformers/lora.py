@@ -11,10 +11,16 @@ import safetensors.torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from unstable_stream.adapter_format import CONFIG_FILE, REMEDY, WEIGHTS_FILE, adapter_scale, refused_fields
 from unstable_stream.errors import EngineError
 from unstable_stream.inference.engine import Adapter
 from unstable_stream.inference.transformers.whole_models import Span, WholeModels, is_whole_model
+from unstable_stream.log.stores.adapter_format import (
+    CONFIG_FILE,
+    REMEDY,
+    WEIGHTS_FILE,
+    adapter_scale,
+    refused_fields,
+)
 
 __all__ = ["AdaptedLinear", "AdapterTable"]
 

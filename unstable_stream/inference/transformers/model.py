@@ -19,13 +19,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.utils import logging as transformers_logging
 
-from unstable_stream.deferred_imports import deferring
+from unstable_stream.algorithms.learners.language_model import language_model_class
 from unstable_stream.errors import ConfigError
+from unstable_stream.extensions.deferred_imports import deferring
 from unstable_stream.inference.model_config import context_tokens, read_json
 from unstable_stream.inference.tokenizer import end_token_ids
 from unstable_stream.inference.transformers.lora import AdapterTable
 from unstable_stream.inference.transformers.whole_models import Span
-from unstable_stream.learners.language_model import language_model_class
 
 with deferring({"scipy.optimize": ("linear_sum_assignment",)}):  # for losses of object detection
     import transformers.modeling_utils

@@ -6,9 +6,13 @@ from collections.abc import Sequence
 import torch
 import transformers
 
+from unstable_stream.algorithms.learners.language_model import (
+    language_model_class,
+    layers_named,
+    linear_layers,
+)
 from unstable_stream.errors import ConfigError
 from unstable_stream.inference.transformers.model import ATTENTION, SUPPORTED, attention_shape
-from unstable_stream.learners.language_model import language_model_class, layers_named, linear_layers
 
 __all__ = ["try_model"]
 

@@ -16,9 +16,9 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from unstable_stream.adapter_format import MODEL_WEIGHTS_FILE, weights_file
 from unstable_stream.errors import EngineError
 from unstable_stream.inference.engine import Adapter
+from unstable_stream.log.stores.adapter_format import MODEL_WEIGHTS_FILE, weights_file
 
 __all__ = ["Span", "SpannedLayer", "WholeModels", "is_whole_model"]
 

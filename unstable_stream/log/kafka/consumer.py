@@ -18,6 +18,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka import errors as kafka
 from aiokafka.structs import TopicPartition as KafkaPartition
 
+from unstable_stream.console import get_logger
 from unstable_stream.errors import EventLogError, FencedError, LogUnavailableError
 from unstable_stream.log.handles import ConsumerHandle, listed
 from unstable_stream.log.kafka.cluster import Brokers
@@ -30,7 +31,6 @@ from unstable_stream.log.kafka.standstill import Standstill
 from unstable_stream.log.kafka.topics import KafkaTopics
 from unstable_stream.log.port import Positions, Start, StoredRecord, TopicPartition
 from unstable_stream.log.topic_drift import WHEN_OPENED, partitions_changed
-from unstable_stream.log_lines import get_logger
 
 __all__ = ["KafkaConsumer", "KafkaParts"]
 

@@ -1,0 +1,282 @@
+"""Updates in turn, the learning rate, batches without trainable tokens, and stopping before damage."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.algorithms.learners.conftest import Learner, MakeLearner
+from tests.algorithms.learners.samples import make_sample, make_samples
+from unstable_stream.algorithms import BaseAlgo, Reinforce, TokenBatch
+from unstable_stream.algorithms.learners.lora import adapter_weights
+from unstable_stream.algorithms.learners.settings import LrSchedule
+from unstable_stream.errors import LearnerError
+
+pytestmark = pytest.mark.longer
+
+
+def weights(learner: Learner) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in adapter_weights(learner.policy.model).items()}
+
+
+def unchanged(learner: Learner, before: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(tensor, before[name]) for name, tensor in weights(learner).items())
+
+
+def test_n_iterations_are_n_updates(make_learner: MakeLearner) -> None:
+    """The ancestor counted each step twice and stopped an update early."""
+    learner = make_learner()
+    results = [learner.update(make_samples(4, seed=number), number) for number in range(1, 6)]
+    assert [result.update for result in results] == [1, 2, 3, 4, 5]
+    assert learner.step == 5
+    assert learner.samples_seen == 20
+    for wrong in (5, 7):
+        with pytest.raises(LearnerError, match=f"update {wrong} is out of turn; expected 6"):
+            learner.update(make_samples(4), wrong)
+    assert learner.step == 5
+
+
+def test_training_raises_the_probability_of_what_was_good(make_learner: MakeLearner) -> None:
+    learner = make_learner(algorithm=Reinforce(is_clip=None))
+    good = make_sample("good", 6, 2, advantage=1.0)
+    bad = dataclasses.replace(
+        make_sample("bad", 6, 2, advantage=-1.0, seed=9), prompt_token_ids=good.prompt_token_ids
+    )
+
+    def logprobs() -> list[float]:
+        algorithm = learner.algorithm
+        assert isinstance(algorithm, Reinforce)
+        with torch.no_grad():
+            batch = algorithm.prepare_batch([good, bad])
+            scores, _ = algorithm.score(batch)
+        return [scores[:2].sum().item(), scores[2:].sum().item()]
+
+    before = logprobs()
+    for number in range(1, 11):
+        learner.update([good, bad], number)
+    after = logprobs()
+    assert after[0] > before[0] + 1.0
+    assert after[1] < before[1] - 1.0
+
+
+def test_equal_advantages_change_nothing(make_learner: MakeLearner) -> None:
+    learner = make_learner()
+    learner.policy.model.zero_grad()
+    before = weights(learner)
+    samples = [dataclasses.replace(sample, advantage=0.0) for sample in make_samples(6)]
+    result = learner.update(samples, 1)
+    assert result.metrics["grad_norm"] == 0.0
+    assert unchanged(learner, before)
+
+
+@pytest.mark.parametrize("setting", ["mask", "drop"])
+def test_all_truncated_batch_is_an_update_without_a_step(make_learner: MakeLearner, setting: str) -> None:
+    learner = make_learner(algorithm=Reinforce(truncated_turns=setting), weight_decay=0.1)
+    learner.update(make_samples(4), 1)  # so that momentum would move weights
+    before = weights(learner)
+    samples = [dataclasses.replace(sample, truncated=True) for sample in make_samples(4)]
+    result = learner.update(samples, 2)
+    assert unchanged(learner, before)
+    assert result.loss == 0.0
+    assert result.metrics["optimizer_steps"] == 0
+    assert result.metrics["completion_tokens"] == 0
+    assert result.metrics["padding_fraction"] == 0
+    assert result.metrics["samples"] + result.metrics["samples_dropped"] == 4
+    assert learner.step == 2
+    learner.update(make_samples(4), 3)
+
+
+def test_prompts_that_fill_max_train_len_are_dropped(make_learner: MakeLearner) -> None:
+    learner = make_learner(max_train_len=4)
+    result = learner.update([make_sample("long", 4, 2), make_sample("longer", 30, 2)], 1)
+    assert (result.metrics["samples"], result.metrics["samples_dropped"]) == (0, 2)
+
+
+def test_same_seed_same_weights_whatever_the_global_generator(make_learner: MakeLearner) -> None:
+    found = []
+    for noise in (1, 2):
+        torch.manual_seed(noise)
+        learner = make_learner(
+            lora_cfg={"lora_rank": 4, "lora_alpha": 8, "lora_dropout": 0.2}, optimizer_steps_per_update=2
+        )
+        state = torch.random.get_rng_state()
+        for number in (1, 2):
+            learner.update(make_samples(8), number)
+        assert torch.equal(torch.random.get_rng_state(), state)
+        found.append(weights(learner))
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+    other = make_learner(seed=12)
+    assert not unchanged(other, found[0])
+
+
+def test_optimizer_steps_cover_the_batch(make_learner: MakeLearner) -> None:
+    learner = make_learner(optimizer_steps_per_update=3)
+    result = learner.update(make_samples(8), 1)
+    assert result.metrics["optimizer_steps"] == 3
+    assert result.metrics["samples"] == 8
+    assert result.metrics["completion_tokens"] == sum(len(s.completion_token_ids) for s in make_samples(8))
+
+
+def test_padding_is_counted_over_all_micro_batches(make_learner: MakeLearner) -> None:
+    learner = make_learner(mini_batch_size=2, optimizer_steps_per_update=2)
+    samples = [make_sample(f"s{prompt}", prompt, 2) for prompt in (8, 8, 8, 8)]
+    assert learner.update(samples, 1).metrics["padding_fraction"] == 0.0
+    learner = make_learner(mini_batch_size=2)
+    samples = [make_sample(f"s{prompt}", prompt, 2) for prompt in (8, 4, 1, 1)]
+    assert learner.update(samples, 1).metrics["padding_fraction"] == pytest.approx(4 / 26)
+
+
+def test_gradient_is_clipped_by_its_global_norm(make_learner: MakeLearner) -> None:
+    learner = make_learner(grad_clip=1e-3)
+    result = learner.update(make_samples(8), 1)
+    squares = [p.grad.square().sum().item() for p in learner.policy.model.parameters() if p.grad is not None]
+    assert result.metrics["grad_norm"] > 1e-3
+    assert math.sqrt(sum(squares)) == pytest.approx(1e-3, rel=1e-2)
+
+
+class Poisoned(BaseAlgo):
+    """Makes the loss of one sample infinite, in one update."""
+
+    def update(self, batch: TokenBatch, *, scale: float, update: int) -> dict[str, torch.Tensor]:
+        logprobs, _ = self.score(batch)
+        loss = -(batch.advantages * logprobs).sum() * scale
+        if update == 2 and bool((batch.row_advantages == 7.0).any()):
+            loss = loss * math.inf
+        loss.backward()  # type: ignore[no-untyped-call]
+        return {"loss": loss.detach()}
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_step(make_learner: MakeLearner) -> None:
+    learner = make_learner(algorithm=Poisoned(), mini_batch_size=1)
+    samples = [*make_samples(5), make_sample("culprit", 3, 2, advantage=7.0)]
+    learner.update(samples, 1)
+    saved = learner.save()
+    before = weights(learner)
+    with pytest.raises(LearnerError, match=r"update 2: .* among steps culprit\."):
+        learner.update(samples, 2)
+    assert unchanged(learner, before)
+    assert learner.step == 1
+    with pytest.raises(LearnerError, match="needs a checkpoint loaded"):
+        learner.update(make_samples(5), 2)
+    with pytest.raises(LearnerError, match="needs a checkpoint loaded"):
+        learner.save()
+    learner.load(saved.path, saved.sha256)
+    assert learner.update(make_samples(5), 2).update == 2
+
+
+@pytest.mark.parametrize("count", [0, 65])
+def test_batches_of_the_wrong_size_are_refused(make_learner: MakeLearner, count: int) -> None:
+    with pytest.raises(LearnerError, match=f"got {count} samples; expected 1 to batch_size = 64"):
+        make_learner().update([make_sample("x", 2, 2)] * count, 1)
+
+
+def test_learning_rate_schedule() -> None:
+    linear = LrSchedule(type="linear", final_fraction=0.05, total=110)
+    assert [linear.factor(update) for update in (1, 110, 500)] == pytest.approx([1.0, 0.05, 0.05])
+    assert linear.factor(55) == pytest.approx(1 - 0.95 * 54 / 109)
+    assert LrSchedule().factor(10**6) == 1.0
+    warm = LrSchedule(warmup=4)
+    assert [warm.factor(update) for update in (1, 2, 4, 5)] == [0.25, 0.5, 1.0, 1.0]
+    cosine = LrSchedule(type="cosine", final_fraction=0.2, total=101)
+    assert [cosine.factor(update) for update in (1, 51, 101, 500)] == pytest.approx([1.0, 0.6, 0.2, 0.2])
+    assert cosine.factor(26) == pytest.approx(0.6 + 0.4 * math.cos(math.pi / 4))
+
+
+def test_schedule_reaches_the_optimizer(make_learner: MakeLearner) -> None:
+    learner = make_learner(lr_schedule=LrSchedule(type="linear", final_fraction=0.5, total=3))
+    rates = [learner.update(make_samples(2), number).metrics["learning_rate"] for number in (1, 2, 3)]
+    assert rates == pytest.approx([1e-2, 0.75e-2, 0.5e-2])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"lora_cfg": {"target_modules": ("nothing_like_it",)}}, "target_modules"),
+        ({"lora_cfg": {"last_layers": 3}}, "has 2 decoder layers"),
+        ({"initial_lora_path": "/nowhere"}, "initial_lora_path"),
+    ],
+)
+def test_impossible_settings_are_refused(
+    make_learner: MakeLearner, overrides: dict[str, object], message: str
+) -> None:
+    with pytest.raises(LearnerError, match=message):
+        make_learner(**overrides)
+
+
+def test_behaviour_equals_policy_gives_ratio_one(make_learner: MakeLearner) -> None:
+    """On-policy samples, scored by the learner's own policy, need no correction."""
+    learner = make_learner()
+    algorithm = learner.algorithm
+    assert isinstance(algorithm, Reinforce)
+    samples = make_samples(5)
+    with torch.no_grad():
+        batch = algorithm.prepare_batch(samples)
+        scores = algorithm.score(batch)[0].numpy().astype(np.float32)
+    ends = np.cumsum([len(sample.completion_token_ids) for sample in samples])
+    on_policy = [
+        dataclasses.replace(sample, logprobs=part)
+        for sample, part in zip(samples, np.split(scores, ends[:-1]), strict=True)
+    ]
+    metrics = learner.update(on_policy, 1).metrics
+    assert metrics["is_ratio_mean"] == pytest.approx(1.0, abs=1e-4)
+    assert metrics["is_ratio_max"] == pytest.approx(1.0, abs=1e-4)
+    assert metrics["approx_kl"] == pytest.approx(0.0, abs=1e-6)
+    assert metrics["is_clipped_fraction"] == 0.0
+
+
+def test_a_base_model_that_is_random_in_training_is_refused(
+    make_learner: MakeLearner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Noisy(torch.nn.Dropout):
+        def __init__(self, *_: object, **__: object) -> None:
+            super().__init__(p=0.5)
+
+    monkeypatch.setattr("transformers.models.qwen3.modeling_qwen3.Qwen3RMSNorm", Noisy)
+    with pytest.raises(LearnerError, match="other logits in training mode"):
+        make_learner()
+
+
+def test_divergence_from_the_base_model_is_measured_now_and_then(make_learner: MakeLearner) -> None:
+    """And measuring changes nothing: dropout draws the same numbers as without."""
+    settings = {"lora_cfg": {"lora_rank": 4, "lora_alpha": 8, "lora_dropout": 0.2}}
+    learner, unmeasured = make_learner(**settings), make_learner(**settings)
+    unmeasured.algorithm._adapter_layers = []
+    found = {}
+    for number in range(1, 6):
+        found[number] = learner.update(make_samples(20, seed=number), number).metrics.get("kl_to_base")
+        assert "kl_to_base" not in unmeasured.update(make_samples(20, seed=number), number).metrics
+    assert found[1] == pytest.approx(0.0, abs=1e-6)  # a new adapter changes nothing
+    assert found[2] is found[3] is found[4] is None
+    assert found[5] is not None
+    assert found[5] > 1e-3
+    assert unchanged(learner, weights(unmeasured))
+
+
+def test_a_cpu_trains_in_small_micro_batches(make_learner: MakeLearner) -> None:
+    """4,096 tokens of a 135M-parameter model take 12 GB for activations in float32, and are no faster."""
+    assert make_learner(device="cpu").training.mini_batch_tokens == 1024
+    assert make_learner(device="cpu", mini_batch_tokens=50).training.mini_batch_tokens == 50
+
+
+def test_a_learner_in_bfloat16_trains_a_float32_adapter_to_nearly_the_same(
+    make_learner: MakeLearner, tmp_path: Path
+) -> None:
+    samples = make_samples(12)
+    full = make_learner().update(samples, 1)
+    half_learner = make_learner(dtype="bfloat16", ckpt_root=tmp_path / "half")
+    parameters = dict(half_learner.policy.model.named_parameters())
+    assert {value.dtype for name, value in parameters.items() if ".lora_" in name} == {torch.float32}
+    assert {value.dtype for name, value in parameters.items() if ".lora_" not in name} == {torch.bfloat16}
+    half = half_learner.update(samples, 1)
+    assert half.metrics["entropy"] == pytest.approx(full.metrics["entropy"], rel=1e-2)
+    assert half.metrics["grad_norm"] == pytest.approx(full.metrics["grad_norm"], rel=0.1)
+    assert half.metrics["entropy"] != full.metrics["entropy"]
+
+    checkpoint = half_learner.save()
+    resumed = make_learner(dtype="bfloat16", ckpt_root=tmp_path / "half")
+    resumed.load(checkpoint.path, checkpoint.sha256)
+    later = make_samples(12, seed=1)
+    assert resumed.update(later, 2).metrics == half_learner.update(later, 2).metrics, "bit for bit"

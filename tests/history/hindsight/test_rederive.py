@@ -1,0 +1,197 @@
+"""Shaping a run's rewards anew: nothing differs under the same transformations, what it must under others."""
+
+import math
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.history.proofs.recorded_run import record_run, small_config
+from unstable_stream.archive import QueryResult
+from unstable_stream.archive.what_if import open_set
+from unstable_stream.errors import ConfigError
+from unstable_stream.events import LearnerUpdate, Step, Trajectory
+from unstable_stream.history.hindsight.rederive import Rederived, RewardChange, load_rewards, rederive
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.port import EventLog
+from unstable_stream.log.reading import events_to_end
+from unstable_stream.runs.config import RewardConfig, RunConfig
+
+RUN = "run-shaped"
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
+    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as opened:
+        yield opened
+
+
+async def shape(
+    log: EventLog, run_id: str, config: RunConfig, rewards: RewardConfig
+) -> tuple[Rederived, QueryResult, QueryResult]:
+    """Rederive; return what came of it, the steps and the advantages."""
+    with open_set(None) as out:
+        done = await rederive(log, run_id, config, rewards, out)
+        return done, out.query("FROM steps"), out.query("FROM advantages")
+
+
+def change_of(done: Rederived, stage: str, role: str = "*") -> RewardChange:
+    (change,) = [each for each in done.changes if (each.stage, each.role) == (stage, role)]
+    return change
+
+
+async def steps_of(log: EventLog, run_id: str) -> dict[str, Step]:
+    return {
+        event.event_id: event
+        async for _, event in events_to_end(log, (Step.TOPIC,), run_id=run_id)
+        if isinstance(event, Step)
+    }
+
+
+async def test_the_same_transformations_give_the_recorded_rewards_to_the_last_bit(log: LocalLog) -> None:
+    config = await record_run(log, RUN, hosted=False)
+    done, steps, advantages = await shape(log, RUN, config, config.rewards)
+    recorded = await steps_of(log, RUN)
+    assert done.steps == len(recorded) > 100
+    assert (done.differing, done.updates) == (0, 3)
+    found = {row["step_id"]: row for row in steps.dicts()}
+    assert found.keys() == recorded.keys()
+    for step_id, row in found.items():
+        step = recorded[step_id]
+        assert row["reward"] == row["reward_used"] == step.reward
+        assert row["final_reward"] == row["final_reward_used"] == step.final_reward
+        assert (row["seat"], row["turn_index"], row["raw_reward"]) == (
+            step.seat,
+            step.turn_index,
+            step.raw_reward,
+        )
+    assert all(row["advantage"] == row["advantage_used"] for row in advantages.dicts())
+    for change in done.changes:
+        assert (change.differing, change.sign_flips, change.mean, change.lowest, change.highest) == (
+            0,
+            0,
+            0,
+            0,
+            0,
+        )
+
+
+async def test_a_penalty_for_invalid_moves_changes_these_turns_by_itself(log: LocalLog) -> None:
+    config = await record_run(
+        log, RUN, small_config(rewards={"final": [], "step": [], "sampling": []}), hosted=False
+    )
+    new = config.rewards.model_copy(update={"step": ({"type": "PenaltyForInvalidMove", "penalty": -1.5},)})
+    done, steps, _ = await shape(log, RUN, config, new)
+    invalid: dict[tuple[str, int], float] = {}
+    async for _, event in events_to_end(log, (Trajectory.TOPIC,), run_id=RUN):
+        assert isinstance(event, Trajectory)
+        for turn in event.turns:
+            if not turn.valid:
+                invalid[event.event_id, turn.turn_index] = event.reward
+    assert invalid
+    change = change_of(done, "step")
+    assert change.differing == len(invalid)
+    assert change.steps == done.steps
+    assert (change.lowest, change.highest) == (-1.5, 0.0)
+    assert change.mean == pytest.approx(-1.5 * len(invalid) / done.steps)
+    assert change.sign_flips == sum(reward >= 0 for reward in invalid.values())
+    assert change_of(done, "final").differing == 0
+    for row in steps.dicts():
+        expected = -1.5 if (row["trajectory_id"], row["turn_index"]) in invalid else 0.0
+        assert row["reward"] - row["reward_used"] == expected
+
+
+async def test_role_baselines_are_told_apart_by_role(log: LocalLog) -> None:
+    config = await record_run(log, RUN, small_config(rewards={"final": [], "sampling": []}), hosted=False)
+    new = config.rewards.model_copy(
+        update={"final": ({"type": "RoleAdvantageFormatter", "default_role_adv": 0.25, "tau": 1e-9},)}
+    )
+    done, _, _ = await shape(log, RUN, config, new)
+    roles = [each.role for each in done.changes if each.stage == "final"]
+    assert roles[0] == "*"
+    assert len(roles) > 2
+    assert roles == sorted(roles)
+    for role in roles:
+        change = change_of(done, "final", role)
+        assert change.differing == change.steps
+        assert change.median == pytest.approx(-0.25, abs=1e-6), "the baseline hardly moves"
+    assert sum(change_of(done, "final", role).steps for role in roles[1:]) == done.steps
+
+
+async def test_advantages_are_those_of_the_batches_that_were_trained_on(log: LocalLog) -> None:
+    config = await record_run(
+        log, RUN, small_config(rewards={"final": [], "step": [], "sampling": []}), hosted=False
+    )
+    new = config.rewards.model_copy(update={"sampling": ({"type": "NormalizeRewards", "z_score": True},)})
+    done, _, advantages = await shape(log, RUN, config, new)
+    recorded = await steps_of(log, RUN)
+    rows = {(row["update"], row["step_id"]): row for row in advantages.dicts()}
+    drawn = 0
+    async for _, update in events_to_end(log, (LearnerUpdate.TOPIC,), run_id=RUN):
+        assert isinstance(update, LearnerUpdate)
+        truncated = [drop.step_id for drop in update.dropped if drop.reason == "truncated"]
+        batch = [*update.step_ids, *truncated]
+        rewards = [recorded[step_id].reward for step_id in batch]
+        mean = math.fsum(rewards) / len(rewards)
+        deviation = math.sqrt(math.fsum((reward - mean) ** 2 for reward in rewards) / len(rewards))
+        for step_id, reward in zip(batch, rewards, strict=True):
+            row = rows[update.update, step_id]
+            assert row["advantage_used"] == reward
+            assert row["advantage"] == pytest.approx((reward - mean) / (deviation + 1e-8))
+        drawn += len(batch)
+    assert len(rows) == drawn == change_of(done, "advantage").steps
+    assert done.differing == 0, "the steps themselves are as they were"
+
+
+async def test_a_run_without_games_has_nothing_to_change(log: LocalLog) -> None:
+    config = await record_run(log, RUN, small_config(), games=0, hosted=False, updates=False)
+    done, steps, advantages = await shape(log, RUN, config, config.rewards)
+    assert (done.steps, done.updates, done.changes) == (0, 0, [])
+    assert (steps.rows, advantages.rows) == ([], [])
+
+
+def test_stages_that_are_not_in_the_file_stay_as_they_were(tmp_path: Path) -> None:
+    path = tmp_path / "new.toml"
+    path.write_text('name = "a whole configuration"\n[rewards]\nsampling = []\n')
+    config = small_config()
+    rewards = load_rewards(path, config)
+    assert rewards.sampling == ()
+    assert (rewards.final, rewards.step) == (config.rewards.final, config.rewards.step)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("final = []", r"new.toml: expected a \[rewards\] table"),
+        ("[rewards]\nfinl = []", "new.toml: unknown key 'rewards.finl'; known here: final, step, sampling"),
+        ("[rewards", "new.toml: not valid TOML"),
+        (None, "cannot read .*new.toml: No such file"),
+    ],
+)
+def test_a_file_that_says_no_rewards_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
+    path = tmp_path / "new.toml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_rewards(path, small_config())
+
+
+async def test_an_unknown_transformation_is_refused(log: LocalLog) -> None:
+    config = await record_run(log, RUN, hosted=False)
+    with pytest.raises(ConfigError, match="NoSuchTransform"):
+        await shape(
+            log, RUN, config, config.rewards.model_copy(update={"step": ({"type": "NoSuchTransform"},)})
+        )
+
+
+async def test_on_any_log(any_log: EventLog) -> None:
+    run_id = f"run-{secrets.token_hex(6)}"
+    config = await record_run(
+        any_log, run_id, small_config(learner={"iterations": 1}), games=12, hosted=False
+    )
+    same, steps, _ = await shape(any_log, run_id, config, config.rewards)
+    assert (same.differing, same.updates) == (0, 1)
+    assert len(steps.rows) == len(await steps_of(any_log, run_id)) == same.steps
+    other, _, _ = await shape(any_log, run_id, config, RewardConfig(final=(), step=()))
+    assert other.differing > 0

@@ -1,0 +1,132 @@
+"""Rating a run anew: the recorded ratings under the recorded parameters, others under others."""
+
+import json
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.history.proofs.recorded_run import ENVS, record_run, small_config
+from unstable_stream.archive import ArchiveWriter, query
+from unstable_stream.archive.what_if import open_set, set_directory
+from unstable_stream.errors import ArchiveError, RunError
+from unstable_stream.events import Rating
+from unstable_stream.history.hindsight.rerate import (
+    Scopes,
+    find_archived_run,
+    rerate_from_archive,
+    rerate_from_log,
+)
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.port import EventLog
+from unstable_stream.log.reading import events_to_end, read_to_end
+from unstable_stream.model_pool import TrueSkillSettings
+from unstable_stream.model_pool.systems import Elo, TrueSkill
+
+pytestmark = pytest.mark.longer
+
+RUN = "run-rated"
+AS_RECORDED = TrueSkill(TrueSkillSettings(draw_probability={ENVS[0]: 0.3}))
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
+    """A recorded run, and another one beside it."""
+    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as opened:
+        await record_run(opened, RUN, games=20, hosted=False)
+        await record_run(opened, "run-other", small_config(seed=3), hosted=False)
+        yield opened
+
+
+@pytest.fixture
+async def archive(log: LocalLog, tmp_path: Path) -> Path:
+    path = tmp_path / "archive.duckdb"
+    with ArchiveWriter(path, await log.log_id()) as writer:
+        writer.write([record async for record in read_to_end(log, tuple(await log.topics()))])
+    return path
+
+
+async def recorded_ratings(
+    log: EventLog, run_id: str
+) -> dict[tuple[str, str, str], tuple[float, float, int]]:
+    """By game, environment and model."""
+    return {
+        (event.game_id, event.env_id, event.model_uid): (event.mu, event.sigma, event.games)
+        async for _, event in events_to_end(log, (Rating.TOPIC,), run_id=run_id)
+        if isinstance(event, Rating)
+    }
+
+
+async def test_with_the_recorded_parameters_nothing_differs(
+    log: LocalLog, archive: Path, tmp_path: Path
+) -> None:
+    recorded = await recorded_ratings(log, RUN)
+    from_log = set_directory(tmp_path / RUN, "from-log")
+    with open_set(from_log) as out:
+        done = await rerate_from_log(log, RUN, AS_RECORDED, out=out)
+    from_archive = set_directory(tmp_path / RUN, "from-archive")
+    with open_set(from_archive) as out:
+        again = rerate_from_archive(archive, RUN, AS_RECORDED, out=out)
+    assert (done.changed, again.changed) == (0, 0)
+    assert done.games == again.games == 60
+    assert done.rated == again.rated == len({game for game, _, _ in recorded})
+    assert done.models == again.models
+    assert {each.env_id for each in done.models} == {"*", *ENVS}
+    for directory in (from_log, from_archive):
+        rows = query(archive, f"FROM '{directory}/ratings.parquet'", files=True).dicts()
+        assert {row["run_id"] for row in rows} == {RUN}
+        found = {
+            (row["game_id"], row["env_id"], row["model_uid"]): (row["mu"], row["sigma"], row["games"])
+            for row in rows
+        }
+        assert found == recorded, "every rating ever given, to the last bit"
+        assert len(rows) == len(found)
+
+
+async def test_other_parameters_make_other_ratings_and_say_so(
+    log: LocalLog, archive: Path, tmp_path: Path
+) -> None:
+    before = await recorded_ratings(log, RUN)
+    directory = set_directory(tmp_path / RUN, "wide")
+    with open_set(directory) as out:
+        done = rerate_from_archive(archive, RUN, TrueSkill(TrueSkillSettings(beta=8.0)), out=out)
+    assert done.changed == len(done.models)
+    assert all((each.sigma or 0.0) > (each.sigma_used or 0.0) for each in done.models), "a game says less"
+    assert all(each.games == each.games_used for each in done.models)
+    about = json.loads((directory / "about.json").read_text())
+    assert (about["system"], about["parameters"]["beta"], about["games"]) == ("trueskill", 8.0, 60)
+    ladder = query(archive, f"FROM '{directory}/ladder.parquet'", files=True).dicts()
+    assert [(row["env_id"], row["model_uid"], row["mu"], row["rank_used"]) for row in ladder] == [
+        (each.env_id, each.model_uid, each.mu, each.rank_used) for each in done.models
+    ]
+    assert await recorded_ratings(log, RUN) == before, "the recorded ratings are as they were"
+
+
+async def test_ranks_are_compared_by_mu_less_three_sigma(archive: Path) -> None:
+    done = rerate_from_archive(archive, RUN, Elo(k=24.0), Scopes(per_env=False))
+    assert {each.env_id for each in done.models} == {"*"}
+    assert {each.sigma for each in done.models} == {None}
+    by_elo = sorted(done.models, key=lambda each: -each.mu)
+    assert [each.rank for each in by_elo] == list(range(1, len(by_elo) + 1))
+    used = sorted(done.models, key=lambda each: -((each.mu_used or 0.0) - 3 * (each.sigma_used or 0.0)))
+    assert [each.rank_used for each in used] == list(range(1, len(used) + 1))
+
+
+async def test_a_run_is_found_in_the_archive_by_its_beginning(archive: Path, tmp_path: Path) -> None:
+    run_id, config = find_archived_run(archive, "run-r")
+    assert (run_id, config.model_pool.draw_probability) == (RUN, {ENVS[0]: 0.3})
+    with pytest.raises(RunError, match="'run-' is the beginning of several runs: run-other, run-rated"):
+        find_archived_run(archive, "run-")
+    with pytest.raises(RunError, match=r"no run 'nope' in .*; known runs: run-other, run-rated"):
+        find_archived_run(archive, "nope")
+    with pytest.raises(ArchiveError, match="no archive"):
+        find_archived_run(tmp_path / "absent.duckdb", RUN)
+
+
+async def test_on_any_log(any_log: EventLog) -> None:
+    run_id = f"run-{secrets.token_hex(6)}"
+    await record_run(any_log, run_id, small_config(learner={"iterations": 1}), games=12, hosted=False)
+    done = await rerate_from_log(any_log, run_id, AS_RECORDED)
+    assert (done.games, done.changed) == (12, 0)
+    assert len(done.models) > 3

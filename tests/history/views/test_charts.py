@@ -1,0 +1,154 @@
+"""What is shown: the right numbers under the right names, thinned where there are too many."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from unstable_stream.history.views.report.charts import MOST_POINTS, Chart
+from unstable_stream.history.views.report.figures import figure_json
+from unstable_stream.history.views.report.ratings import MOST_MODELS
+from unstable_stream.history.views.report.reading import RunFacts, read_run
+from unstable_stream.history.views.report.sections import build_sections
+
+
+@pytest.fixture(scope="module")
+def facts(archive: Path) -> RunFacts:
+    return read_run(archive, "run-a", "A")
+
+
+def _charts(*runs: RunFacts) -> dict[str, Chart]:
+    charts = [chart for section in build_sections(runs) for chart in section.charts]
+    assert len({chart.key for chart in charts}) == len(charts)
+    return {chart.key: chart for chart in charts}
+
+
+def test_win_rates_by_update(facts: RunFacts) -> None:
+    (series,) = _charts(facts)["win-rate"].series
+    assert series.name == "against random"
+    assert list(series.x) == [0, 1, 2, 3, 4, 5, 6]
+    assert list(series.y) == [0.0] + [0.5] * 6
+    assert series.counts == [2] * 7
+
+
+def test_the_distance_from_optimal_play_stands_beside_that_of_uniform_play(facts: RunFacts) -> None:
+    chart = _charts(facts)["exploitability-0"]
+    assert "openspiel:kuhn_poker" in chart.title
+    assert [(series.name, list(series.x), list(series.y)) for series in chart.series] == [
+        ("policy", [1], [0.5]),
+        ("uniform play", [1], [0.9167]),
+    ]
+    assert "exploitability-1" not in _charts(facts), "what failed is no curve"
+
+
+def test_what_was_not_measured_is_not_shown(facts: RunFacts) -> None:
+    shown = _charts(facts)
+    assert "gradient" in shown
+    assert "entropy" not in shown
+
+
+def test_several_runs_share_a_chart_and_are_told_apart(facts: RunFacts, archive: Path) -> None:
+    charts = _charts(facts, read_run(archive, "run-b", "B"))
+    loss = charts["loss"].series
+    assert [(series.name, series.colour, list(series.x)) for series in loss] == [
+        ("A", 0, [1, 2, 3, 4, 5, 6]),
+        ("B", 1, [1, 2]),
+    ]
+    assert [charts[f"payoff-{run}"].title for run in (0, 1)] == ["Payoff matrix: A", "Payoff matrix: B"]
+    assert {series.name for series in charts["reward"].series} >= {"A · raw", "B · step"}
+
+
+def test_the_ladder_is_sorted_by_what_is_almost_sure(facts: RunFacts) -> None:
+    (series,) = _charts(facts)["ladder-0"].series
+    assert series.low is not None
+    bottoms = [value for value in series.low if value is not None]
+    assert bottoms == sorted(bottoms)
+    assert series.x[-1] == "ckpt-000005"  # mu 25 + 5 + 6/8, sigma 8/7
+
+
+def test_the_payoff_matrix_is_square_and_knows_who_never_met(facts: RunFacts) -> None:
+    matrix = _charts(facts)["payoff-0"].matrix
+    assert matrix is not None
+    assert list(matrix.names) == [f"ckpt-{version:06d}" for version in range(7)] + ["random"]
+    assert matrix.values[0][7] == pytest.approx(2.5 / 6)
+    assert matrix.values[0][1] is None
+    assert matrix.games[7][0] == 6
+
+
+def test_a_long_run_is_thinned_to_its_ends(facts: RunFacts) -> None:
+    updates = [{**facts.updates[0], "update": number, "loss": number / 10} for number in range(1, 5001)]
+    charts = _charts(replace(facts, updates=updates))
+    (loss,) = charts["loss"].series
+    assert len(loss.x) == MOST_POINTS
+    assert (loss.x[0], loss.x[-1], loss.y[-1]) == (1, 5000, 500.0)
+
+
+def _long_run(facts: RunFacts) -> RunFacts:
+    """200 checkpoints that each met three older ones, and an opponent that met every tenth; later is better,
+    but for the last one.
+    """
+    names = [f"ckpt-{version:06d}" for version in range(200)]
+    skill = {name: float(version) for version, name in enumerate(names)} | {names[-1]: -50.0, "random": -60.0}
+    met = [(names[v], names[v - back]) for v in range(200) for back in (1, 7, 40) if v >= back]
+    met += [(names[v], "random") for v in range(0, 200, 10)]
+    payoff = [
+        {"model_uid": one, "opponent": other, "games": 4, "score": 0.75}
+        for pair in met
+        for one, other in (pair, pair[::-1])
+    ]
+    ladder = [
+        {**facts.ladder[0], "env_id": facts.rated_env, "model_uid": name, "mu": mu, "sigma": 1.0}
+        for name, mu in sorted(skill.items(), key=lambda item: -item[1])
+    ]
+    models = [{"model_uid": name, "kind": "checkpoint", "version": v} for v, name in enumerate(names)]
+    models.append({"model_uid": "random", "kind": "scripted", "version": None})
+    return replace(facts, models=models, ladder=ladder, payoff=payoff)
+
+
+def test_a_long_ladder_has_the_best_the_newest_and_the_fixed_and_says_so(facts: RunFacts) -> None:
+    chart = _charts(_long_run(facts))["ladder-0"]
+    best = [f"ckpt-{version:06d}" for version in range(198, 170, -1)]
+    assert list(reversed(chart.series[0].x)) == [*best, "ckpt-000199", "random"]
+    assert f"{MOST_MODELS} of 201 players are shown" in chart.says
+    assert "players are shown" not in _charts(facts)["ladder-0"].says
+
+
+def test_a_large_payoff_matrix_has_those_who_met_and_says_so(facts: RunFacts) -> None:
+    chart = _charts(_long_run(facts))["payoff-0"]
+    matrix = chart.matrix
+    assert matrix is not None
+    assert len(matrix.names) == MOST_MODELS
+    assert list(matrix.names) == sorted(matrix.names), "checkpoints by age, then the others"
+    assert f"{MOST_MODELS} of 201 players are shown" in chart.says
+    filled = [sum(value is not None for value in row) for row in matrix.values]
+    assert min(filled) >= 2
+    # An even selection of 30 by age, as of 200 checkpoints that met three others each, fills next to nothing.
+    assert sum(filled) >= 3 * MOST_MODELS
+
+
+def test_names_are_no_markup_in_a_figure(facts: RunFacts) -> None:
+    name = "<b>bold</b>"
+    rows = [{**row, "opponent": name} for row in facts.opponents]
+    assert "against &lt;b&gt;bold" in figure_json(_charts(replace(facts, opponents=rows))["win-rate"])[0]
+    ladder = [{**row, "model_uid": name} for row in facts.ladder if row["model_uid"] == "ckpt-000001"]
+    models = [{"model_uid": name, "kind": "scripted", "version": None}]
+    shown = _charts(replace(facts, ladder=ladder, models=models))["ladder-0"]
+    assert json.loads(figure_json(shown)[0])["data"][0]["y"] == ["&lt;b&gt;bold&lt;/b&gt;"]
+
+
+def test_an_infinite_loss_is_a_gap(facts: RunFacts) -> None:
+    updates = [{**row, "loss": float("inf") if row["update"] == 2 else row["loss"]} for row in facts.updates]
+    chart = _charts(replace(facts, updates=updates))["loss"]
+    assert list(chart.series[0].y)[:3] == [1.0, None, 1 / 3]
+    assert "Infinity" not in figure_json(chart)[0]
+
+
+def test_a_run_without_anything_has_no_charts(facts: RunFacts) -> None:
+    names = (
+        *("opponents", "curve", "exploitability", "updates", "steps", "ratios"),
+        *("ladder", "payoff"),
+    )
+    nothing: dict[str, list[dict[str, object]]] = {name: [] for name in names}
+    empty = replace(facts, **nothing, ladder_over_time=[], models=[], throughput=[])  # type: ignore[arg-type]
+    assert build_sections([empty]) == []

@@ -1,0 +1,157 @@
+"""Engines come and go while a run trains: with a machine, by a person's word, and when they are killed."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from ray.cluster_utils import Cluster
+from typer.testing import CliRunner
+
+from tests.processes import send
+from tests.whole_run.processes import CONFIG, History, LaunchedRun, run_command
+from unstable_stream.events import (
+    EnginesChanged,
+    LearnerUpdate,
+    PartChanged,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+)
+from unstable_stream.ui.cli import app
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+_ENGINE = Path(__file__).resolve().parents[3] / "examples" / "extensions" / "engine.py"
+_HEAD = {"num_cpus": 1}
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """A cluster of one machine."""
+    made = patiently(lambda: Cluster(initialize_head=True, head_node_args=_HEAD))
+    yield made
+    made.shutdown()
+
+
+def patiently(make: Callable[[], Any]) -> Any:  # Ray's have no type
+    for _ in range(4):
+        # Ray gives itself half a minute, also on a busy machine, and raises bare exceptions.
+        with suppress(Exception):
+            return make()
+    return make()
+
+
+def changes(seen: History) -> list[tuple[str, str]]:
+    return [(change.engine, change.change) for change in seen.of(EnginesChanged)]
+
+
+def parts(seen: History, part: str) -> list[str]:
+    return [change.change for change in seen.of(PartChanged) if change.part == part]
+
+
+def run_id(run: LaunchedRun) -> str:
+    return run.history.of(RunStarted)[0].run_id
+
+
+def pids_that_write(part: str, data: Path) -> list[int]:
+    """The actors that write the log of a part."""
+    (log,) = data.glob(f"logs/*/{part}.log")
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if Path(f"/proc/{process.pid}/fd/1").resolve() == log.resolve() and "ray::" in process.name():
+                found.append(process.pid)
+    return found
+
+
+async def scale(run: LaunchedRun, data: Path, *arguments: str) -> None:
+    told = await asyncio.to_thread(run_command, data, "scale", run_id(run), *arguments)
+    assert told.returncode == 0, told.stderr
+
+
+def drain(cluster: Cluster, node_id: str) -> None:
+    """Announce that a machine will be taken away in ten minutes, as a cloud does."""
+    command = [str(Path(sys.executable).with_name("ray")), "drain-node", f"--address={cluster.address}"]
+    command += [f"--node-id={node_id}", "--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=a test"]
+    subprocess.run([*command, "--deadline-remaining-seconds=600"], check=True, timeout=120)
+
+
+async def test_engines_follow_the_cluster_a_person_and_losses(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    settings = (
+        "learner.iterations=1000",
+        "evaluation.opponents=[]",
+        "collector.num_actors={min=1, max=2}",
+        f"engine={{type='{_ENGINE}:Constant', token=24}}",  # the tiny player's [0]
+    )
+    run = LaunchedRun.train(tmp_path, *settings)
+    run.deadline_s = 600
+    async with run:
+        await run.until("the first engine", lambda seen: changes(seen) == [("engine-0", "added")])
+        await run.until("an update", lambda seen: bool(seen.of(LearnerUpdate)))
+
+        patiently(lambda: cluster.add_node(num_cpus=1))
+        await run.until("an engine on the new machine", lambda seen: ("engine-1", "added") in changes(seen))
+        (added,) = [change for change in run.history.of(EnginesChanged) if change.engine == "engine-1"]
+        assert (added.serving, added.reason) == (2, "the cluster has room, up to 2")
+
+        await scale(run, tmp_path, "--engines", "3")
+        await run.until("a third engine", lambda seen: ("engine-2", "added") in changes(seen))
+        assert run.history.of(EnginesChanged)[-1].reason == "a person wants 3"
+
+        (pid,) = pids_that_write("engine-2", tmp_path)
+        assert send(pid)
+        await run.until(
+            "its successor",
+            lambda seen: changes(seen)[-2:] == [("engine-2", "lost"), ("engine-2", "added")],
+        )
+
+        await scale(run, tmp_path, "--as-configured")
+        await run.until("one engine less", lambda seen: changes(seen)[-1] == ("engine-2", "removed"))
+        assert run.history.of(EnginesChanged)[-1].serving == 2
+
+        (pid,) = pids_that_write("rollout-0", tmp_path)
+        assert send(pid)
+        updates = len(run.history.of(LearnerUpdate))
+        await run.until("more updates", lambda seen: len(seen.of(LearnerUpdate)) >= updates + 3)
+        await run.until("word of its successor", lambda seen: len(parts(seen, "rollout-0")) == 3)
+        assert parts(run.history, "rollout-0") == ["added", "lost", "added"]
+        assert parts(run.history, "learner") == ["added"]
+
+        run.launcher.send_signal(signal.SIGINT)
+        assert await run.end() == 130, run.told()
+        assert [end.outcome for end in run.history.of(RunFinished)] == ["stopped"]
+        assert run.history.of(RunResumed) == []
+        (log,) = tmp_path.glob("logs/*/collector.log")
+        assert log.read_text().count("engines ready") == 1, "the collector was started again"
+        assert "worker lost, its games are played again" in log.read_text()
+        for command in ("audit", "verify"):
+            proof = run_command(tmp_path, command, run_id(run))
+            assert proof.returncode == 0, proof.stdout
+        told = run_command(
+            tmp_path, "sql", "SELECT count(*) FROM engine_changes WHERE type = 'engines-wanted'"
+        )
+        assert "2" in told.stdout, told
+
+
+def test_what_cannot_be_scaled_is_said(tmp_path: Path) -> None:
+    settings = ("learner.iterations=0", "backend=inline", "evaluation.opponents=[]", "name=small")
+    done = run_command(tmp_path, "train", str(CONFIG), *(f"--set={setting}" for setting in settings))
+    assert done.returncode == 0, done.stderr
+    for arguments, said in (
+        (["--engines", "2"], "has one engine in one process"),
+        (["--engines", "0"], "Invalid value for '--engines'"),
+        ([], "give a number, or --as-configured"),
+    ):
+        told = CliRunner().invoke(app, ["scale", "small", *arguments, "--data", str(tmp_path)])
+        assert told.exit_code in (1, 2)
+        assert said in told.stderr, told.stderr

@@ -1,0 +1,59 @@
+"""Both processors of a run, hosted to the end of the log, or killed at a call to it."""
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+
+from tests.model_pool.outcomes import RUN
+from tests.services.streams.hosted_games import AnyProcessor
+from tests.services.streams.tapped_log import Told, tapped
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.port import TopicPartition
+from unstable_stream.services.streams.fold_sink import FoldSink
+from unstable_stream.services.streams.processor import ProcessorSpec
+from unstable_stream.services.streams.processors import host_processors, rating_processor, reward_processor
+from unstable_stream.services.streams.run_configs import RunDirectory
+from unstable_stream.services.streams.snapshots import SnapshotPace
+
+BATCH = 7
+PACE = SnapshotPace(events=4, times_its_size=0)
+
+
+def make_rewards() -> AnyProcessor:
+    return reward_processor(
+        RUN, [{"type": "RoleAdvantageFormatter", "tau": 0.3}], [{"type": "RewardForFormat", "reward": 0.5}]
+    )
+
+
+def make_ratings() -> AnyProcessor:
+    return rating_processor(RUN)
+
+
+REWARDS = ProcessorSpec("reward-processor", ("trajectories",), lambda run_id, config: make_rewards())
+RATINGS = ProcessorSpec("rating-processor", ("game-outcomes",), lambda run_id, config: make_ratings())
+
+
+async def host_both(path: Path, told: Told = lambda call, about: None) -> None:
+    """Host both until their topics are drained."""
+    stop = asyncio.Event()
+    stop.set()
+    async with LocalLog.open(path) as opened:
+        log = tapped(opened, told)
+        async with RunDirectory(log) as runs:
+            sinks = [FoldSink(log, spec, runs, RUN, pace=PACE) for spec in (REWARDS, RATINGS)]
+            await host_processors(sinks, stop=stop, max_records=BATCH)
+
+
+def die_at(path: Path, fatal: str, occurrence: int) -> None:
+    """Host both, and die at a call to the log."""
+    reached = Counter[str]()
+
+    def die(call: str, about: Collection[TopicPartition]) -> None:
+        reached[call] += 1
+        if call == fatal and reached[call] == occurrence:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    asyncio.run(host_both(path, die))

@@ -1,0 +1,231 @@
+"""The examples' numbers, worked out by hand on small histories."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import structlog
+
+from tests.archive.history import made_up_run
+from tests.builders import made
+from unstable_stream.events import (
+    Action,
+    Event,
+    GameOutcome,
+    Metrics,
+    SeatResult,
+    Trajectory,
+    Turn,
+    event_id,
+    pack_floats,
+    pack_tokens,
+)
+from unstable_stream.services.streams.plugins import Plugin, load_plugin, metrics_of
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "consumers"
+RUN = "run-a"
+
+
+def example(target: str) -> Plugin:
+    return load_plugin(str(EXAMPLES / target))
+
+
+def outcome(
+    index: int, moves: str, *models: tuple[str, int | None], invalid_seat: int | None = None
+) -> GameOutcome:
+    """A game of one-letter moves between models given as (uid, version)."""
+    return GameOutcome(
+        event_id=event_id(RUN, "game-outcome", index),
+        run_id=RUN,
+        occurred_at_ms=index,
+        game_id=f"game-{index}",
+        game_index=index,
+        split="train",
+        env_id="E",
+        seed=index,
+        seats=tuple(
+            SeatResult(
+                seat=seat,
+                model_uid=uid,
+                kind="scripted" if version is None else "checkpoint",
+                reward=0.0,
+                rank=0,
+                policy_version=version,
+            )
+            for seat, (uid, version) in enumerate(models)
+        ),
+        reason="draw",
+        invalid_seat=invalid_seat,
+        actions=tuple(Action(turn % 2, move) for turn, move in enumerate(moves)),
+    )
+
+
+def trajectory(index: int, version: int, *completions: Sequence[int], split: str = "train") -> Trajectory:
+    """A trajectory whose turns sampled these tokens."""
+    return Trajectory(
+        event_id=event_id(RUN, "trajectory", index),
+        run_id=RUN,
+        occurred_at_ms=index,
+        game_id=f"game-{index}",
+        game_index=index,
+        split=split,
+        env_id="E",
+        seed=index,
+        seat=0,
+        model_uid=f"ckpt-{version:06d}",
+        policy_version=version,
+        turns=tuple(
+            made(
+                Turn,
+                turn_index=turn,
+                game_turn=turn,
+                completion_token_ids=pack_tokens(tokens),
+                logprobs=pack_floats([0.0] * len(tokens)),
+                action="",
+            )
+            for turn, tokens in enumerate(completions)
+        ),
+        rewards={0: 0.0},
+        reward=0.0,
+        reason="draw",
+    )
+
+
+def values(metrics: Sequence[Metrics]) -> list[tuple[str, float, int | None]]:
+    return [(name, value, event.update) for event in metrics for name, value in event.values.items()]
+
+
+# -- exploration ----------------------------------------------------------------------------------
+
+NEW, OLD = ("ckpt-000002", 2), ("ckpt-000001", 1)
+FIXED = ("random", None)
+
+
+def test_exploration_counts_grams_and_novelty() -> None:
+    """Fifteen times abcd (grams abc, bcd), then abce (abc, bce): 32 grams, 3 distinct."""
+    plugin = example("exploration_coverage.py:coverage")
+    games = [outcome(index, "abcd", OLD, FIXED) for index in range(15)]
+    metrics = values(metrics_of(plugin, [*games, outcome(15, "abce", OLD, FIXED)]))
+    assert metrics == [
+        ("exploration/E/ckpt-000001/distinct-3grams", 3 / 32, 1),
+        # The first game is all new, the last half new, fourteen have nothing new.
+        ("exploration/E/ckpt-000001/novelty", 1.5 / 16, 1),
+    ]
+
+
+def test_exploration_compares_a_checkpoint_with_those_before_it() -> None:
+    plugin = example("exploration_coverage.py:coverage")
+    games = [outcome(0, "abc", OLD, FIXED)]
+    games += [
+        outcome(1 + index, "abc" if index % 2 else "ab" + "defghijk"[index // 2], NEW, NEW)
+        for index in range(16)
+    ]
+    metrics = values(metrics_of(plugin, games))
+    assert metrics == [
+        # abc and eight others, of 16 games with one gram each.
+        ("exploration/E/ckpt-000002/distinct-3grams", 9 / 16, 2),
+        # abc had been played by the older checkpoint.
+        ("exploration/E/ckpt-000002/novelty", 8 / 16, 2),
+    ]
+
+
+def test_exploration_takes_a_short_game_as_one_gram_and_leaves_out_an_empty_one() -> None:
+    plugin = example("exploration_coverage.py:coverage")
+    games = [outcome(index, "ab" if index % 2 else "", OLD, FIXED) for index in range(32)]
+    assert [value for _, value, _ in values(metrics_of(plugin, games))] == [1 / 16, 1 / 16]
+
+
+def test_exploration_forgets_what_only_old_checkpoints_played() -> None:
+    plugin = example("exploration_coverage.py:coverage")
+    # Eight checkpoints come after the one that played abc: for the ninth it is new again.
+    games = [
+        outcome(index, "abc" if index == 0 else "xyz", (f"ckpt-{index:06d}", index)) for index in range(9)
+    ]
+    games += [outcome(100 + index, "abc", ("ckpt-000009", 9)) for index in range(16)]
+    assert [value for _, value, _ in values(metrics_of(plugin, games))] == [1 / 16, 1 / 16]
+
+
+# -- language -------------------------------------------------------------------------------------
+
+
+def test_language_by_hand() -> None:
+    """64 trajectories: one completion 7 7 7 7 7 each, but for the last with 1 2 3 and 4."""
+    plugin = example("language_drift.py:repetition")
+    window = [trajectory(index, index // 32, [7] * 5) for index in range(63)]
+    metrics = values(metrics_of(plugin, [*window, trajectory(63, 1, [1, 2, 3], [4])]))
+    name = "language/E"
+    assert metrics == [
+        # Pairs: 63 x 4 of (7, 7), then (1, 2), (2, 3).
+        (f"{name}/distinct-2", 3 / 254, 1),
+        # 4-grams: two in each run of five sevens, the second a repetition.
+        (f"{name}/repeated-4grams", 63 / 126, 1),
+        (f"{name}/completion-tokens", (63 * 5 + 4) / 65, 1),
+        (f"{name}/length-drift", 1.0, 1),
+    ]
+
+
+def test_language_compares_length_with_the_first_window() -> None:
+    plugin = example("language_drift.py:repetition")
+    first = [trajectory(index, 0, [1, 2]) for index in range(64)]
+    other = [trajectory(index, 9, [5] * 50, split="eval") for index in range(64, 100)]
+    second = [trajectory(index, 1, [1, 2, 3]) for index in range(100, 164)]
+    metrics = values(metrics_of(plugin, [*first, *other, *second]))
+    assert [m for m in metrics if m[0].endswith(("drift", "tokens"))] == [
+        ("language/E/completion-tokens", 2.0, 0),
+        ("language/E/length-drift", 1.0, 0),
+        ("language/E/completion-tokens", 3.0, 1),
+        ("language/E/length-drift", 1.5, 1),
+    ]
+    assert not [m for m in metrics if m[0].endswith("4grams")], "no completion has four tokens"
+
+
+# -- invalid moves --------------------------------------------------------------------------------
+
+
+def test_an_alarm_is_given_once_until_the_rate_has_halved() -> None:
+    plugin = example("invalid_moves.py:InvalidMoveAlert")
+    # 50 games with 13 ended by its own invalid move; then valid ones; then invalid ones again.
+    invalid = [index % 4 == 0 for index in range(50)] + [False] * 50 + [True] * 20
+    games: list[Event] = [
+        outcome(index, "a", OLD, FIXED, invalid_seat=0 if bad else None) for index, bad in enumerate(invalid)
+    ]
+    with structlog.testing.capture_logs() as logs:
+        metrics = values(metrics_of(plugin, games))
+    name = "invalid-moves/E/ckpt-000001"
+    assert {each for each, *_ in metrics} == {name, f"alerts/{name}"}
+    rates = [value for each, value, _ in metrics if each == name]
+    assert [value for each, value, _ in metrics if each != name] == [0.26, 0.0, 0.4]
+    in_window = [sum(invalid[end - 50 : end]) / 50 for end in range(50, 121, 10)]
+    assert rates == in_window
+    assert rates[0] == 13 / 50
+    warned = [(entry["rate"], entry["games"], entry["position"]) for entry in logs]
+    assert warned == [(0.26, 50, "game-outcomes[0]@49"), (0.4, 50, "game-outcomes[0]@119")]
+
+
+def test_invalid_moves_of_the_opponent_do_not_count_and_a_mirror_game_counts_twice() -> None:
+    plugin = example("invalid_moves.py:InvalidMoveAlert")
+    games: list[Event] = [outcome(index, "a", FIXED, OLD, invalid_seat=0) for index in range(30)]
+    games += [outcome(30 + index, "a", NEW, NEW, invalid_seat=1) for index in range(25)]
+    assert values(metrics_of(plugin, games)) == [
+        ("invalid-moves/E/ckpt-000002", 0.5, None),
+        ("alerts/invalid-moves/E/ckpt-000002", 0.5, None),
+    ]
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_every_example_runs_over_a_whole_history(path: Path) -> None:
+    plugin = load_plugin(str(path))
+    metrics = metrics_of(plugin, made_up_run(updates=40))
+    assert all(math.isfinite(value) for _, value, _ in values(metrics))
+    assert plugin.doc
+    assert f"examples/consumers/{path.name}" in path.read_text()
+
+
+def test_the_example_of_the_page_does_what_it_says(tmp_path: Path) -> None:
+    page = (EXAMPLES.parents[1] / "docs" / "consumers.md").read_text(encoding="utf-8")
+    code = page.split("```python\n")[1].split("```")[0]
+    path = tmp_path / "my_metrics.py"
+    path.write_text(code)
+    games = [outcome(index, "a", OLD) for index in range(20)]
+    assert values(metrics_of(load_plugin(f"{path}:draws"), games)) == [("draws/E", 1.0, None)] * 2

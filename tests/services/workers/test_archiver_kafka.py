@@ -1,0 +1,392 @@
+"""The archiver on a real broker: markers between the records, killed archivers, a cluster that is new."""
+
+import asyncio
+import contextlib
+import dataclasses
+import signal
+import sys
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from infra.kafka.brokers import KafkaCluster
+from tests.archive.history import made_up_run
+from tests.conftest import free_port_pair
+from unstable_stream.archive import Written, open_archive, query
+from unstable_stream.archive.batch import EVENTS
+from unstable_stream.archive.tables import TABLES
+from unstable_stream.events import Event, Rating
+from unstable_stream.log.kafka.log import KafkaLog
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.port import EventLog, Record, StoredRecord
+from unstable_stream.log.records import record_from_event
+from unstable_stream.log.stores import Store
+from unstable_stream.log.stores.archive_address import ArchiveAddress
+from unstable_stream.log.topic_drift import create_declared_topics
+from unstable_stream.log.topics import load_topics
+from unstable_stream.services.workers.archiver import GROUP, run_archiver
+
+_ROOT = Path(__file__).resolve().parents[3]
+_CHUNK = 25
+_TAKEN_OVER_S = 400
+"""On a machine with much other work; the session of who fell ends after 6."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Topics:
+    """Our topics under names of this test's own."""
+
+    log: EventLog
+    suffix: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex[:8])
+
+    @property
+    def names(self) -> list[str]:
+        return [f"{name}-{self.suffix}" for name in load_topics()]
+
+    async def create(self) -> None:
+        specs = load_topics()
+        await self.log.create_topics(
+            [dataclasses.replace(spec, name=f"{spec.name}-{self.suffix}") for spec in specs.values()]
+        )
+        # Where the archiver's own letters go.
+        await self.log.create_topics([specs["dead-letters"]])
+
+    def record(self, record: Record) -> Record:
+        return msgspec.structs.replace(record, topic=f"{record.topic}-{self.suffix}")
+
+    async def publish(self, events: Sequence[Event], *, aborted: Sequence[Event] = ()) -> None:
+        """Append transaction by transaction, so that markers lie between the records; some in vain."""
+        producer = await self.log.producer(f"archive-test-{self.suffix}")
+        for start in range(0, len(events), _CHUNK):
+            async with producer.transaction() as transaction:
+                chunk = events[start : start + _CHUNK]
+                await transaction.append([self.record(record_from_event(event)) for event in chunk])
+            with contextlib.suppress(RuntimeError):
+                async with producer.transaction() as transaction:
+                    await transaction.append([self.record(record_from_event(event)) for event in aborted])
+                    raise RuntimeError("changed my mind")
+        await producer.close()
+
+
+@pytest.fixture
+async def log(kafka_bootstrap: str) -> AsyncIterator[KafkaLog]:
+    log = KafkaLog.open(f"kafka://{kafka_bootstrap}")
+    yield log
+    await log.close()
+
+
+@pytest.fixture
+async def topics(log: KafkaLog) -> _Topics:
+    topics = _Topics(log)
+    await topics.create()
+    return topics
+
+
+async def _archive_all(log: EventLog, names: Sequence[str] | None, path: ArchiveAddress) -> int:
+    stop = asyncio.Event()
+    stop.set()
+    flushes: list[Written] = []
+    await run_archiver(
+        log, path, topics=names, stop=stop, flush_interval_s=0.02, max_batch=60, on_flush=flushes.append
+    )
+    return sum(flush.records for flush in flushes)
+
+
+def _run_without_ratings(suffix: str) -> list[Event]:
+    """The topic ``ratings`` is compacted: what is left of it depends on when one looks."""
+    return [event for event in made_up_run(f"run-{suffix}") if not isinstance(event, Rating)]
+
+
+def _content(path: ArchiveAddress, names: Sequence[str]) -> Mapping[str, list[str]]:
+    # The numbers of records tell in which order they arrived, and partitions are read as they come.
+    columns = "COLUMNS(lambda name: name != 'record_number')"
+    with open_archive(path) as connection:
+        return {
+            name: sorted(map(str, connection.execute(f"SELECT {columns} FROM {name}").fetchall()))
+            for name in names
+        }
+
+
+async def _archived_locally(events: Sequence[Event], directory: Path) -> Path:
+    log = LocalLog.open(directory / "log.sqlite", synchronous="NORMAL")
+    await create_declared_topics(log, load_topics())
+    await log.append([record_from_event(event) for event in events])
+    await _archive_all(log, None, directory / "local.duckdb")
+    await log.close()
+    return directory / "local.duckdb"
+
+
+async def test_the_same_tables_from_kafka_as_from_the_local_log(
+    log: KafkaLog, topics: _Topics, tmp_path: Path
+) -> None:
+    events = made_up_run(f"run-{topics.suffix}")
+    await topics.publish(events, aborted=made_up_run("never", updates=1)[:5])
+    path = tmp_path / "kafka.duckdb"
+    archived = await _archive_all(log, topics.names, path)
+    assert len(_run_without_ratings(topics.suffix)) < archived <= len(events)
+    assert await _archive_all(log, topics.names, path) == 0
+    local = await _archived_locally(events, tmp_path)
+    # Compaction keeps the latest rating of each model, and that is the ladder.
+    names = [table.name for table in TABLES if table.name != "ratings"] + ["rating_ladder"]
+    assert _content(path, names) == _content(local, names)
+    log_id = await log.log_id()
+    assert query(path, "SELECT DISTINCT log_id FROM positions").rows == [(log_id,)]
+    # For whoever watches the lag: read to the very end, markers and all.
+    ((archive_id,),) = query(path, "SELECT archive_id FROM schema_version").rows
+    committed = await log.committed_positions(f"{GROUP}-{archive_id}")
+    for name in topics.names:
+        assert {where: committed.get(where, 0) for where in await log.end_offsets(name)} == (
+            await log.end_offsets(name)
+        )
+
+
+async def test_a_bad_record_becomes_one_letter_though_two_archives_find_it(
+    log: KafkaLog, topics: _Topics, tmp_path: Path
+) -> None:
+    ends = await log.end_offsets("dead-letters")
+    ((where, offset),) = await log.append([topics.record(Record("metrics", "plug-in", b"\xff", {}, 1_000))])
+    for name in ("one", "two"):
+        assert await _archive_all(log, topics.names, tmp_path / f"{name}.duckdb") == 1
+    consumer = await log.consumer(["dead-letters"])
+    await consumer.seek(ends)
+    ours: list[StoredRecord] = []
+    async with asyncio.timeout(60):
+        while len(ours) < 2:
+            ours += [r for r in await consumer.poll() if where.topic.encode() in r.value]
+    await consumer.close()
+    # As they would come had they been published to this test's own topic.
+    await log.append(
+        [topics.record(Record("dead-letters", r.key, r.value, r.headers, r.timestamp_ms)) for r in ours]
+    )
+    await _archive_all(log, topics.names, tmp_path / "one.duckdb")
+    rows = query(tmp_path / "one.duckdb", 'SELECT topic, "partition", "offset" FROM dead_letters').rows
+    assert rows == [(*where, offset)]
+
+
+_ARCHIVER = """
+import asyncio, sys
+from unstable_stream.log.kafka.log import KafkaLog
+from unstable_stream.services.workers.archiver import run_archiver
+
+async def main():
+    log = KafkaLog.open(sys.argv[1], session_timeout_s=6.0)
+    def flushed(written):
+        print(written.records, flush=True)
+    await run_archiver(log, sys.argv[2], topics=sys.argv[3:], stop=asyncio.Event(), flush_interval_s=0.02,
+                       max_batch=40, on_flush=flushed)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_archiver_goes_on_and_a_rebuilt_archive_is_the_same(
+    log: KafkaLog, topics: _Topics, tmp_path: Path, kafka_bootstrap: str
+) -> None:
+    events = _run_without_ratings(topics.suffix)
+    live = tmp_path / "live.duckdb"
+    half = len(events) // 2
+    await topics.publish(events[:half], aborted=events[:3])
+    archiver = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        _ARCHIVER,
+        f"kafka://{kafka_bootstrap}",
+        str(live),
+        *topics.names,
+        cwd=_ROOT,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert archiver.stdout is not None
+    async with asyncio.timeout(60):
+        before = int(await archiver.stdout.readline())
+    assert before > 0
+    archiver.send_signal(signal.SIGKILL)
+    await archiver.wait()
+    # What lies in the pipe was stored too, and perhaps one batch nobody was told of.
+    before += sum(map(int, (await archiver.stdout.read()).split()))
+    await topics.publish(events[half:])
+    rest = await _archive_all(log, topics.names, live)
+    assert len(events) - before - 40 <= rest <= len(events) - before
+    rebuilt = tmp_path / "rebuilt.duckdb"
+    assert await _archive_all(log, topics.names, rebuilt) == len(events)
+    names = [table.name for table in TABLES]
+    assert _content(live, [EVENTS.name, *names]) == _content(rebuilt, [EVENTS.name, *names])
+    assert _content(live, names) == _content(await _archived_locally(events, tmp_path), names)
+
+
+_MEMBER = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from unstable_stream.archive.shared.table import SharedTable
+from unstable_stream.log.kafka.log import KafkaLog
+from unstable_stream.services.workers.archiver import ArchiveSink, run_archiver
+
+location, archive, trap, step, number, *topics = sys.argv[1:]
+
+commit = SharedTable.commit
+def interrupted(self, files, *args, **options):
+    # Another member may be first: then nothing is committed, and it is not yet time.
+    done = step == "all written" or commit(self, files, *args, **options)
+    if done and any(file.relation == "events" for file in files) and Path(trap).exists():
+        Path(trap).rename(trap + "-sprung")
+        print("sprung", flush=True)
+        os.kill(os.getpid(), int(number))
+    return commit(self, files, *args, **options) if step == "all written" else done
+if step != "none":
+    SharedTable.commit = interrupted
+
+follow, followed = ArchiveSink.follow, None
+async def following(self, assigned):
+    global followed
+    starts = await follow(self, assigned)
+    if assigned != followed:
+        followed = set(assigned)
+        print("follows", len(assigned), flush=True)
+    return starts
+ArchiveSink.follow = following
+
+async def main():
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    log = KafkaLog.open(location, session_timeout_s=6.0)
+    def flushed(written):
+        print("flushed", written.records, flush=True)
+    await run_archiver(log, archive, topics=topics, stop=stop, flush_interval_s=0.02, max_batch=20,
+                       on_flush=flushed)
+    await log.close()
+
+asyncio.run(main())
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Member:
+    """An archiver of a group, in a process of its own."""
+
+    process: asyncio.subprocess.Process
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def started(cls, *arguments: str, step: str = "none", number: int = 0) -> "AsyncIterator[_Member]":
+        location, archive, trap, *names = arguments
+        command = (sys.executable, "-c", _MEMBER, location, archive, trap, step, str(number), *names)
+        process = await asyncio.create_subprocess_exec(*command, cwd=_ROOT, stdout=asyncio.subprocess.PIPE)
+        try:
+            yield cls(process)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    async def says(self, what: str) -> int:
+        """Wait until it does; return the number that it says."""
+        assert self.process.stdout is not None
+        while True:
+            line = (await self.process.stdout.readline()).decode().split()
+            assert line, f"the archiver ended before it {what}"
+            if line[0] == what:
+                return int(line[-1]) if len(line) > 1 else 0
+
+    async def end(self) -> None:
+        self.process.terminate()
+        assert self.process.stdout is not None
+        await self.process.stdout.read()  # a full pipe would hold it up
+        assert await self.process.wait() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("step", "number", "place"),
+    [
+        ("all written", signal.SIGKILL, "directory"),
+        ("committed", signal.SIGKILL, "directory"),
+        # Taken for dead, it comes back, with files that it is about to commit.
+        ("all written", signal.SIGSTOP, "directory"),
+        ("committed", signal.SIGKILL, "s3"),
+    ],
+)
+async def test_one_of_two_archivers_falls_between_two_steps_and_the_other_takes_over(
+    step: str,
+    number: signal.Signals,
+    place: str,
+    log: KafkaLog,
+    topics: _Topics,
+    tmp_path: Path,
+    kafka_bootstrap: str,
+    request: pytest.FixtureRequest,
+) -> None:
+    events = _run_without_ratings(topics.suffix)
+    third = len(events) // 3
+    shared = f"delta:{tmp_path / 'shared'}"
+    if place == "s3":
+        (tmp_path / "first").touch()
+        store: str = request.getfixturevalue("s3")
+        Store(store).put(tmp_path / "first", "first")  # makes the bucket
+        shared = f"delta:{store}/shared"
+    trap = tmp_path / "trap"
+    arguments = (f"kafka://{kafka_bootstrap}", shared, str(trap), *topics.names)
+    partitions = sum([len(await log.end_offsets(name)) for name in topics.names])
+    async with asyncio.timeout(_TAKEN_OVER_S), contextlib.AsyncExitStack() as members:
+        await topics.publish(events[:third], aborted=events[:3])
+        falling = await members.enter_async_context(_Member.started(*arguments, step=step, number=number))
+        await falling.says("flushed")
+        other = await members.enter_async_context(_Member.started(*arguments))
+        while not 0 < await other.says("follows") < partitions:
+            pass
+        trap.touch()
+        await topics.publish(events[third : 2 * third], aborted=events[:3])
+        await falling.says("sprung")
+        await topics.publish(events[2 * third :])
+        while await other.says("follows") < partitions:
+            pass
+        if number == signal.SIGKILL:
+            assert await falling.process.wait() == -signal.SIGKILL
+        else:
+            while _archived(shared) < len(events):
+                await other.says("flushed")
+            falling.process.send_signal(signal.SIGCONT)
+            await falling.end()
+        await other.end()
+        # They left nothing out, markers between the records included.
+        assert await _archive_all(log, topics.names, shared) == 0
+        alone = tmp_path / "alone.duckdb"
+        assert await _archive_all(log, topics.names, alone) == len(events)
+    names = [EVENTS.name, *(table.name for table in TABLES), "positions"]
+    assert _content(shared, names) == _content(alone, names)
+    numbers = query(shared, "SELECT count(*), count(DISTINCT record_number) FROM events").rows
+    assert numbers == [(len(events), len(events))]
+
+
+def _archived(archive: str) -> int:
+    ((count,),) = query(archive, "SELECT count(*) FROM events").rows
+    return int(count)
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+async def test_a_cluster_that_was_wiped_is_archived_from_its_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "archive.duckdb"
+    cluster = KafkaCluster(tmp_path / "kafka", port=free_port_pair())
+    ids, counts = [], []
+    try:
+        for run in ("run-before", "run-after"):
+            cluster.up()
+            log = KafkaLog.open(f"kafka://{cluster.bootstrap}")
+            topics = _Topics(log, suffix="same")
+            await topics.create()
+            events = [event for event in made_up_run(run, updates=2) if not isinstance(event, Rating)]
+            await topics.publish(events)
+            counts.append(await _archive_all(log, topics.names, path))
+            ids.append(await log.log_id())
+            await log.close()
+            cluster.down(delete=True)
+    finally:
+        cluster.down()
+    assert counts == [len(events)] * 2
+    assert ids[0] != ids[1]
+    rows = query(path, "SELECT run_id, log_id, count(*) FROM events GROUP BY ALL ORDER BY run_id DESC").rows
+    assert rows == [("run-before", ids[0], counts[0]), ("run-after", ids[1], counts[1])]

@@ -1,0 +1,510 @@
+"""Which games are played: limits, seeds, seats, evaluation plans, and the same plan after a restart."""
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.builders import made
+from tests.model_pool.outcomes import make_outcome
+from unstable_stream.errors import ConfigError
+from unstable_stream.events import (
+    Checkpoint,
+    DroppedStep,
+    Event,
+    GameAbandoned,
+    GameOutcome,
+    GameStarted,
+    LearnerUpdate,
+    SeatResult,
+    StepsDropped,
+    Trajectory,
+    Turn,
+    checkpoint_uid,
+    decode_event,
+    event_id,
+    pack_floats,
+    pack_tokens,
+)
+from unstable_stream.events.id_sets import IndexSet
+from unstable_stream.events.seeds import derive_seed, eval_game_seed, train_game_seed
+from unstable_stream.log.port import StoredRecord
+from unstable_stream.log.records import record_from_event
+from unstable_stream.model_pool import ModelPool
+from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.services.streams.dead_letters import DeadLetters
+from unstable_stream.services.streams.processor import group_of
+from unstable_stream.services.workers.game_schedule import GameSchedule
+from unstable_stream.services.workers.pending_steps import PendingSteps
+
+RUN = "run-test"
+
+
+def config(**sections: Any) -> RunConfig:
+    values: dict[str, Any] = {
+        "model": "tiny-player",
+        "train_envs": [{"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}],
+        "collector": {"num_workers": 8, "num_eval_workers": 4},
+        "evaluation": {
+            "opponents": [{"name": "random-legal"}],
+            "every": 2,
+            "max_eval_games_per_ckpt": 3,
+            "first_last_games": 6,
+        },
+        "learner": {"iterations": 5, "batch_size": 16, "mini_batch_size": 4},
+    }
+    for name, keys in sections.items():
+        values[name] = {**values.get(name, {}), **keys} if isinstance(keys, dict) else keys
+    return parse_config(values)
+
+
+def checkpoint(iteration: int) -> Checkpoint:
+    return made(
+        Checkpoint,
+        occurred_at_ms=iteration,
+        iteration=iteration,
+        path=f"/checkpoints/{iteration}" if iteration else None,
+        parent_uid=checkpoint_uid(iteration - 1) if iteration else None,
+    )
+
+
+def outcome(game: GameStarted, turns: int = 3, invalid_seat: int | None = None) -> GameOutcome:
+    return made(
+        GameOutcome,
+        game,
+        seats=tuple(
+            SeatResult(
+                seat=seat.seat,
+                model_uid=seat.model_uid,
+                kind=seat.kind,
+                reward=0.0,
+                rank=0,
+                trained=seat.trained,
+                turns=turns,
+            )
+            for seat in game.seats
+        ),
+        reason="draw",
+        invalid_seat=invalid_seat,
+        evaluated_uid=game.evaluated_uid,
+    )
+
+
+def update(number: int, trained: int, dropped: int = 0) -> LearnerUpdate:
+    return made(
+        LearnerUpdate,
+        occurred_at_ms=number,
+        update=number,
+        step_ids=tuple(f"t{number}-{i}" for i in range(trained)),
+        dropped=tuple(DroppedStep(f"d{number}-{i}", "stale") for i in range(dropped)),
+    )
+
+
+def play_all(schedule: GameSchedule, split: str, history: list[Event]) -> list[GameStarted]:
+    """Start and finish games of one split until the schedule has no more room for them."""
+    played = []
+    while games := [game for game in schedule.next_games(0) if game.split == split]:
+        for game in games:
+            for event in (game, outcome(game)):
+                schedule.apply(event)
+                history.append(event)
+        played += games
+    return played
+
+
+def test_nothing_is_played_before_there_is_a_policy() -> None:
+    assert GameSchedule(RUN, config()).next_games(0) == []
+
+
+def test_games_in_flight_stay_within_the_number_of_workers() -> None:
+    schedule = GameSchedule(RUN, config(collector={"max_pending_steps": 10_000}))
+    schedule.apply(checkpoint(0))
+    first = schedule.next_games(0)
+    assert Counter(game.split for game in first) == {"train": 8, "eval": 4}
+    for game in first:
+        schedule.apply(game)
+    assert schedule.next_games(0) == []
+    schedule.apply(outcome(first[0]))
+    assert [game.split for game in schedule.next_games(0)] == ["train"]
+
+
+def test_collection_pauses_at_the_back_pressure_bound_and_goes_on_after_an_update() -> None:
+    schedule = GameSchedule(RUN, config(collector={"max_pending_steps": 20, "num_eval_workers": 0}))
+    schedule.apply(checkpoint(0))
+    played = play_all(schedule, "train", [])
+    # Mirror self-play: both seats' three turns become steps.
+    assert schedule.pending_steps == 6 * len(played)
+    assert 20 <= schedule.pending_steps < 20 + 8 * 6
+    before = schedule.pending_steps
+    schedule.apply(update(1, trained=16, dropped=2))
+    assert schedule.pending_steps == before - 18
+    assert schedule.next_games(0)
+
+
+def test_an_update_seen_twice_is_counted_once() -> None:
+    schedule = GameSchedule(RUN, config())
+    schedule.apply(update(1, trained=16))
+    schedule.apply(update(1, trained=16))
+    assert schedule.pending_steps == -16
+
+
+def test_evaluation_plays_the_same_seeds_for_every_checkpoint_and_every_seat() -> None:
+    schedule = GameSchedule(RUN, config(collector={"max_pending_steps": 16}))
+    history: list[Event] = []
+    games = []
+    for iteration in range(6):
+        if iteration:
+            schedule.apply(update(iteration, trained=0))
+        schedule.apply(checkpoint(iteration))
+        games += play_all(schedule, "eval", history)
+    by_checkpoint: dict[str | None, list[GameStarted]] = {}
+    for game in games:
+        by_checkpoint.setdefault(game.evaluated_uid, []).append(game)
+    # Every second one, the first and the last; the first and last with more games.
+    assert {uid: len(some) for uid, some in by_checkpoint.items()} == {
+        checkpoint_uid(0): 6,
+        checkpoint_uid(2): 3,
+        checkpoint_uid(4): 3,
+        checkpoint_uid(5): 6,
+    }
+    first, last = by_checkpoint[checkpoint_uid(0)], by_checkpoint[checkpoint_uid(5)]
+    assert [game.seed for game in first] == [game.seed for game in last]
+    assert [game.seed for game in by_checkpoint[checkpoint_uid(2)]] == [game.seed for game in first[:3]]
+    assert len({game.seed for game in first}) == 6
+    evaluated_seats = [next(s.seat for s in g.seats if s.model_uid == g.evaluated_uid) for g in first]
+    assert evaluated_seats == [0, 1, 0, 1, 0, 1]
+    assert len({game.game_id for game in games}) == len(games)
+    assert schedule.finished
+
+
+def round_robin(*names: str, games: int = 4, **evaluation: Any) -> RunConfig:
+    return config(
+        evaluation={
+            "round_robin": True,
+            "opponents": [{"name": name, "kind": "adapter"} for name in names],
+            "max_eval_games_per_ckpt": games,
+            "first_last_games": games,
+            **evaluation,
+        },
+        learner={"iterations": 0},
+    )
+
+
+def test_in_a_round_robin_each_pair_plays_each_seed_in_both_seat_orders() -> None:
+    settings = round_robin("a", "b", "c")
+    schedule = GameSchedule(RUN, settings)
+    schedule.apply(checkpoint(0))
+    games = play_all(schedule, "eval", [])
+    assert schedule.finished
+    assert len(games) == settings.round_robin_games == 12
+    by_seed: dict[int, list[tuple[str, ...]]] = {}
+    for game in games:
+        assert game.evaluated_uid is None
+        by_seed.setdefault(game.seed, []).append(tuple(seat.model_uid for seat in game.seats))
+    assert list(by_seed) == [eval_game_seed(settings.seed, "TicTacToe-v0-train", number) for number in (0, 1)]
+    orders = [("a", "b"), ("a", "c"), ("b", "a"), ("b", "c"), ("c", "a"), ("c", "b")]
+    assert all(sorted(played) == orders for played in by_seed.values())
+
+
+@pytest.mark.parametrize(
+    ("env", "sides"),
+    [
+        ({"num_players": 3}, ["abb", "baa", "bab", "aba", "bba", "aab"]),
+        ({"num_players": 4, "teams": [[0, 1], [2, 3]]}, ["aabb", "bbaa", "bbaa", "aabb", "aabb", "bbaa"]),
+    ],
+    ids=["each for itself", "teams"],
+)
+def test_in_a_round_robin_of_more_seats_each_player_has_each_side_against_the_other(
+    env: dict[str, Any], sides: list[str]
+) -> None:
+    tree = round_robin("a", "b", games=6).model_dump(mode="json")
+    settings = parse_config({**tree, "train_envs": [{"env_id": "LiarsDice-v0-train", **env}]})
+    schedule = GameSchedule(RUN, settings)
+    schedule.apply(checkpoint(0))
+    games = play_all(schedule, "eval", [])
+    assert ["".join(seat.model_uid for seat in game.seats) for game in games] == sides
+    assert [game.seed for game in games[::2]] == [game.seed for game in games[1::2]]
+    assert len(games) == settings.round_robin_games
+
+
+@pytest.mark.parametrize("ended", [0, 5])
+def test_a_round_robin_goes_on_after_a_restart_with_the_games_that_are_left(ended: int) -> None:
+    settings = round_robin("a", "b", "c")
+    before: list[Event] = [checkpoint(0)]
+    first = GameSchedule(RUN, settings)
+    first.apply(before[0])
+    whole = play_all(first, "eval", [])
+    before += whole[:7]
+    before += [outcome(game) for game in whole[:ended]]
+    for events in (before, [*before[1:], before[0]]):  # topics are read in any order
+        again = GameSchedule(RUN, settings)
+        for event in events:
+            again.apply(event)
+        assert sorted(again.in_flight) == sorted(game.game_id for game in whole[ended:7])
+        for game in whole[ended:7]:
+            again.apply(outcome(game))
+        assert play_all(again, "eval", []) == whole[7:]
+        assert again.finished
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"learner": {"iterations": 5}}, "found learner.iterations=5"),
+        ({"evaluation": {"opponents": ["random-legal"]}}, "found 1 in evaluation.opponents"),
+        ({"evaluation": {"first_last_games": 5}}, "found 5 games of each pair, expected an even number"),
+        ({"train_envs": [{"env_id": "X-v0", "num_players": 1}]}, "X-v0 has one seat, expected two or more"),
+    ],
+)
+def test_a_round_robin_that_cannot_be_played_is_refused(changes: dict[str, Any], words: str) -> None:
+    tree = round_robin("a", "b").model_dump(mode="json")
+    for name, keys in changes.items():
+        tree[name] = {**tree[name], **keys} if isinstance(keys, dict) else keys
+    with pytest.raises(ConfigError, match=words):
+        parse_config(tree)
+
+
+def test_training_and_evaluation_seeds_never_meet() -> None:
+    assert {train_game_seed(7, index) % 2 for index in range(500)} == {0}
+    assert {eval_game_seed(7, "A", number) % 2 for number in range(500)} == {1}
+    assert derive_seed("a", "b") != derive_seed("b", "a")
+
+
+def test_a_restart_plans_the_same_games() -> None:
+    settings = config(
+        model_pool={"sample_mode": "random", "fixed": [{"name": "random-legal"}]},
+        collector={"max_pending_steps": 100},
+    )
+    live = GameSchedule(RUN, settings)
+    history: list[Event] = [checkpoint(0)]
+    live.apply(checkpoint(0))
+    started = live.next_games(0)
+    for event in (*started, *(outcome(game) for game in started[:5]), checkpoint(1), update(1, trained=4)):
+        live.apply(event)
+        history.append(event)
+    # Topics are read one after another on a restart: outcomes may come before the games they end.
+    rebuilt = GameSchedule(RUN, settings)
+    for event in sorted(history, key=lambda event: event.TOPIC, reverse=True):
+        rebuilt.apply(event)
+    assert rebuilt.in_flight == live.in_flight
+    assert set(rebuilt.in_flight) == {game.game_id for game in started[5:]}
+    assert rebuilt.pending_steps == live.pending_steps
+    assert [game.game_id for game in rebuilt.next_games(0)] == [game.game_id for game in live.next_games(0)]
+
+
+def test_an_abandoned_game_is_no_longer_in_flight() -> None:
+    schedule = GameSchedule(RUN, config())
+    schedule.apply(checkpoint(0))
+    game = schedule.next_games(0)[0]
+    schedule.apply(game)
+    schedule.apply(made(GameAbandoned, game))
+    assert not schedule.in_flight
+
+
+def test_mirror_seats_are_trained_and_fixed_opponents_are_not() -> None:
+    schedule = GameSchedule(RUN, config())
+    schedule.apply(checkpoint(0))
+    mirror = schedule.next_games(0)[0]
+    assert [(seat.model_uid, seat.trained) for seat in mirror.seats] == [(checkpoint_uid(0), True)] * 2
+    fixed = GameSchedule(
+        RUN, config(model_pool={"sample_mode": "fixed", "fixed": [{"name": "random-legal"}]})
+    )
+    fixed.apply(checkpoint(0))
+    games = [game for game in fixed.next_games(0) if game.split == "train"][:2]
+    assert [[(s.kind, s.trained, s.template) for s in game.seats] for game in games] == [
+        [("checkpoint", True, "tictactoe-board"), ("scripted", False, None)],
+        [("scripted", False, None), ("checkpoint", True, "tictactoe-board")],
+    ]
+
+
+def test_every_seat_of_a_many_player_game_is_filled_and_ours_goes_round() -> None:
+    settings = config(
+        train_envs=[{"env_id": "ThreePlayerTicTacToe-v0-train", "num_players": 3}],
+        model_pool={"sample_mode": "fixed", "fixed": [{"name": "random-legal"}]},
+    )
+    schedule = GameSchedule(RUN, settings)
+    schedule.apply(checkpoint(0))
+    games = [game for game in schedule.next_games(0) if game.split == "train"][:3]
+    assert [[seat.trained for seat in game.seats].index(True) for game in games] == [0, 1, 2]
+    assert all(len(game.seats) == 3 for game in games)
+
+
+@pytest.mark.parametrize(("filtered", "expected"), [(False, 6), (True, 3)])
+def test_steps_of_a_game_ended_by_an_invalid_move(filtered: bool, expected: int) -> None:
+    schedule = GameSchedule(RUN, config(collector={"filter_opponent_invalid": filtered}))
+    schedule.apply(checkpoint(0))
+    schedule.apply(outcome(schedule.next_games(0)[0], invalid_seat=1))
+    assert schedule.pending_steps == expected
+
+
+def test_other_runs_change_nothing() -> None:
+    schedule = GameSchedule("another-run", config())
+    schedule.apply(checkpoint(0))
+    schedule.apply(update(1, trained=3))
+    assert schedule.next_games(0) == []
+    assert schedule.updates == 0
+
+
+def test_a_game_given_up_that_finishes_after_all_counts_its_steps() -> None:
+    schedule = GameSchedule(RUN, config())
+    schedule.apply(checkpoint(0))
+    game = schedule.next_games(0)[0]
+    schedule.apply(game)
+    given_up = made(GameAbandoned, game)
+    for event in (given_up, outcome(game), given_up, outcome(game)):
+        schedule.apply(event)
+    assert not schedule.in_flight
+    assert schedule.pending_steps == 6
+
+
+def test_the_run_is_not_over_before_the_last_checkpoint_is_known() -> None:
+    schedule = GameSchedule(RUN, config(evaluation={"opponents": []}))
+    for event in (checkpoint(0), *(update(number, trained=0) for number in range(1, 6))):
+        schedule.apply(event)
+    assert schedule.training_finished
+    assert not schedule.finished
+    schedule.apply(checkpoint(5))
+    assert schedule.finished
+
+
+def test_steps_found_lost_are_not_pending_any_more() -> None:
+    schedule = GameSchedule(RUN, config(collector={"max_pending_steps": 16, "num_eval_workers": 0}))
+    schedule.apply(checkpoint(0))
+    play_all(schedule, "train", [])
+    assert schedule.next_games(0) == []
+    lost = made(
+        StepsDropped,
+        event_id=event_id(RUN, "steps-dropped", 1, "a"),
+        dropped=tuple(DroppedStep(f"s{i}", "expired") for i in range(schedule.pending_steps)),
+    )
+    schedule.apply(lost)
+    schedule.apply(lost)
+    assert schedule.pending_steps == 0
+    assert schedule.next_games(0) != []
+
+
+@pytest.mark.parametrize("host", [None, RUN])
+def test_steps_of_a_trajectory_that_was_set_aside_are_not_pending(host: str | None) -> None:
+    schedule = GameSchedule(RUN, config(collector={"max_pending_steps": 16, "num_eval_workers": 0}))
+    schedule.apply(checkpoint(0))
+    games = play_all(schedule, "train", [])
+    pending = schedule.pending_steps
+    seat = next(seat for seat in games[0].seats if seat.trained)
+    turns = next(result.turns for result in outcome(games[0]).seats if result.seat == seat.seat)
+    turn = made(Turn, completion_token_ids=pack_tokens([1]), logprobs=pack_floats([0.0]), action="")
+    view = made(
+        Trajectory,
+        games[0],
+        seat=seat.seat,
+        model_uid=seat.model_uid,
+        trained=True,
+        turns=(turn,) * turns,
+        reward=0.0,
+        reason="",
+    )
+    other = msgspec.structs.replace(view, run_id="other", event_id="other")
+    evaluated = msgspec.structs.replace(view, split="eval", event_id="evaluated")
+    filler = DeadLetters(group_of("archiver", host), host)
+    shaping = DeadLetters(group_of("reward-processor", host), host)
+    unread = StoredRecord("trajectories", 0, 9, "k", b"{]", {}, 0)
+    letters = [*filler.about(stored(view), ""), *shaping.about(unread, "")]
+    letters += [record for event in (other, evaluated) for record in shaping.about(stored(event), "")]
+    for letter in letters:
+        schedule.apply(decode_event(letter.value))
+    assert schedule.pending_steps == pending
+    for letter in shaping.about(stored(view), "") * 2:
+        schedule.apply(decode_event(letter.value))
+    assert schedule.pending_steps == pending - turns
+
+
+def stored(event: Event) -> StoredRecord:
+    record = record_from_event(event)
+    return StoredRecord(record.topic, 0, 1, record.key, record.value, record.headers, 0)
+
+
+def entries(thing: Any) -> int:
+    """Count the entries of all containers that an object reaches."""
+    if isinstance(thing, Mapping):
+        return len(thing) + sum(entries(value) for value in thing.values())
+    if isinstance(thing, list | tuple | set | frozenset | deque):
+        return len(thing) + sum(entries(value) for value in thing)
+    if isinstance(thing, ModelPool | IndexSet | PendingSteps):
+        names = thing.__slots__ if isinstance(thing, IndexSet) else vars(thing)
+        return sum(entries(getattr(thing, name)) for name in names)
+    return 0
+
+
+def test_it_does_not_grow_with_the_games_played() -> None:
+    schedule = GameSchedule(RUN, config(collector={"max_pending_steps": 10_000}))
+    schedule.apply(checkpoint(0))
+    game = schedule.next_games(0)[0]
+    assert game.split == "train"
+    end, gone = outcome(game), given_up(game)
+    flying: deque[int] = deque()
+    sizes = []
+    for index in range(100_000):
+        name = f"game-{index}"
+        schedule.apply(msgspec.structs.replace(game, game_id=name, game_index=index))
+        flying.append(index)
+        if len(flying) == 8:
+            flying.rotate(index % 3)  # games do not end in the order in which they began
+            ended = flying.popleft()
+            name = f"game-{ended}"
+            if ended % 20 == 0:
+                schedule.apply(msgspec.structs.replace(gone, game_id=name, game_index=ended))
+            if ended % 2_000:  # most games that one worker gave up were finished by another
+                schedule.apply(msgspec.structs.replace(end, game_id=name, game_index=ended))
+        if index in (50_000, 99_999):
+            sizes.append(sum(entries(value) for value in vars(schedule).values()))
+    assert schedule.pending.games > 99_900
+    # The games that were given up and never finished: an id here, and a gap in the pool's set of games.
+    assert abs(sizes[1] - sizes[0]) < 100, sizes
+
+
+def given_up(game: GameStarted) -> GameAbandoned:
+    return made(GameAbandoned, game, reason="gone")
+
+
+def test_games_of_an_unknown_split_change_nothing() -> None:
+    schedule = GameSchedule(RUN, config())
+    schedule.apply(checkpoint(0))
+    (game, *_) = schedule.next_games(0)
+    unknown = msgspec.structs.replace(game, split="exhibition")
+    schedule.apply(unknown)
+    assert (schedule.in_flight, schedule.games_in_flight("exhibition")) == ({}, 0)
+
+
+def test_a_curriculum_moves_games_to_the_environment_with_more_to_learn() -> None:
+    envs = [{"env_id": "TicTacToe-v0-train"}, {"env_id": "SimpleTak-v0-train", "weight": 3}]
+    fixed = {"sample_mode": "fixed", "fixed": [{"name": "random-legal"}]}
+    settings = {"train_envs": envs, "model_pool": fixed, "collector": {"max_pending_steps": 100_000}}
+    by_weight = GameSchedule(RUN, config(**settings))
+    by_results = GameSchedule(RUN, config(**settings, curriculum={"mode": "win-rate", "floor": 0.0}))
+    for schedule in (by_weight, by_results):
+        schedule.apply(checkpoint(0))
+        for index in range(40):
+            # All of SimpleTak is won, half of TicTacToe.
+            won = index % 4 != 1
+            seats = {0: (checkpoint_uid(0), 1.0 if won else -1.0), 1: ("random-legal", -1.0 if won else 1.0)}
+            schedule.apply(
+                make_outcome(
+                    index,
+                    seats,
+                    env_id="SimpleTak-v0-train" if index % 2 == 0 else "TicTacToe-v0-train",
+                    run_id=RUN,
+                )
+            )
+    assert by_weight.environment_shares() == [0.25, 0.75]
+    assert by_results.environment_shares() == [1.0, 0.0]
+    drawn = {game.env_id for game in by_results.next_games(0) if game.split == "train"}
+    assert drawn == {"TicTacToe-v0-train"}
+    snapshot = by_results.snapshot()
+    assert snapshot["curriculum/TicTacToe-v0-train/share"] == 1.0
+    assert snapshot["model-pool/TicTacToe-v0-train/score/random-legal"] == 0.5
+
+
+def test_a_curriculum_of_results_needs_opponents() -> None:
+    with pytest.raises(ConfigError, match=r'curriculum\.mode="win-rate" goes by results'):
+        config(curriculum={"mode": "win-rate"})

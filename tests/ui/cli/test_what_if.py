@@ -1,0 +1,166 @@
+"""``rerate``, ``rederive`` and ``verify``: rows on stdout, talk on stderr, what was found in the status."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.history.proofs.recorded_run import ENVS, copy_log, nth, record_run
+from unstable_stream.archive import ArchiveWriter
+from unstable_stream.events import Step
+from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.reading import read_to_end
+from unstable_stream.log.records import event_from_record
+from unstable_stream.ui.cli import app
+
+RUN = "run-asked"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with a finished run, on the log and in the archive."""
+    directory = tmp_path_factory.mktemp("data")
+
+    async def record() -> None:
+        async with LocalLog.open(directory / "log.sqlite", synchronous="NORMAL") as log:
+            await record_run(log, RUN, hosted=False)
+            with ArchiveWriter(directory / "archive.duckdb", await log.log_id()) as writer:
+                writer.write([record async for record in read_to_end(log, tuple(await log.topics()))])
+
+    asyncio.run(record())
+    return directory
+
+
+def ask(data: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(app, [*arguments, "--data", str(data)])
+
+
+def test_verify_says_what_was_compared(data: Path) -> None:
+    result = ask(data, "verify", "run-a")
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert lines[0] == f"{RUN} (completed)"
+    assert "games 45 0 0 0" in lines
+    assert "updates 3 0 0 0" in lines
+    assert lines[-1] == "verified"
+    report = json.loads(ask(data, "verify", RUN, "--json", "--no-games").stdout)
+    assert (report["run_id"], report["clean"]) == (RUN, True)
+    assert [check["name"] for check in report["checks"]] == [
+        "steps",
+        "ratings",
+        "snapshots",
+        "updates",
+        "steps used",
+        "collector snapshot",
+        "checkpoint files",
+    ]
+
+
+def test_verify_wants_a_number_of_updates_to_train_on_again(data: Path) -> None:
+    for number in ("0", "-1", "some"):
+        result = ask(data, "verify", RUN, "--train", "--updates", number)
+        assert result.exit_code == 2
+        assert f"'{number}' is neither a number above 0 nor 'all'" in " ".join(result.stderr.split())
+
+
+def test_verify_ends_with_status_1_and_tells_where_what_differs(data: Path, tmp_path: Path) -> None:
+    async def tamper() -> Step:
+        async with (
+            LocalLog.open(data / "log.sqlite") as log,
+            LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as copy,
+        ):
+            changed = nth(2, Step, lambda event: msgspec.structs.replace(event, final_reward=7.5))
+            await copy_log(log, copy, changed)
+            async for record in read_to_end(copy, ("steps",)):
+                event = event_from_record(record)
+                if isinstance(event, Step) and event.final_reward == 7.5:
+                    return event
+        raise AssertionError
+
+    changed = asyncio.run(tamper())
+    result = ask(tmp_path, "verify", RUN, "--no-games")
+    assert result.exit_code == 1
+    assert "1 difference(s)" in result.stdout
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("steps: steps[")
+    assert f"(event {changed.event_id})" in line
+    assert "$.final_reward is 7.5, recomputed " in line
+
+
+def test_rerate_as_it_was_differs_in_nothing(data: Path) -> None:
+    for source in ("archive", "log"):
+        result = ask(data, "rerate", RUN, "--dry-run", "--json", "--from", source)
+        assert result.exit_code == 0, result.stderr
+        rows = json.loads(result.stdout)
+        assert rows
+        for row in rows:
+            for name in ("rank", "mu", "sigma", "games"):
+                assert row[name] == row[f"{name}_used"]
+        assert f"45 games from the {source}" in result.stderr
+        assert f"0 of {len(rows)} ratings differ" in result.stderr
+    assert not (data / "what-if").exists(), "a dry run stores nothing"
+
+
+def test_rerate_stores_a_labelled_set_beside_the_original(data: Path) -> None:
+    result = ask(data, "rerate", RUN, "--system", "elo", "--k", "16", "--per-env", "--csv")
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("env_id,rank,rank_used,model_uid,mu,mu_used")
+    assert {line.partition(",")[0] for line in lines[1:]} == set(ENVS)
+    directory = data / "what-if" / RUN / "elo-k=16"
+    assert str(directory) in result.stderr
+    ladder = f"SELECT min(env_id), count(*) AS n FROM '{directory}/ladder.parquet'"
+    asked = ask(data, "sql", "--files", ladder, "--json")
+    assert json.loads(asked.stdout) == [{"min(env_id)": ENVS[1], "n": len(lines) - 1}]
+    assert ask(data, "rerate", RUN, "--system", "elo", "--k", "16").exit_code == 0, (
+        "the same again is no clash"
+    )
+    labelled = ("rerate", RUN, "--label", "elo-k=16")
+    clash = ask(data, *labelled)
+    assert clash.exit_code == 1
+    assert "give this one another --label, or --replace that one" in str(clash.exception)
+    assert ask(data, *labelled, "--replace").exit_code == 0
+    assert json.loads((directory / "about.json").read_text())["system"] == "trueskill"
+
+
+def test_a_setting_of_another_system_is_refused(data: Path) -> None:
+    result = ask(data, "rerate", RUN, "--system", "elo", "--beta", "2")
+    assert result.exit_code == 1
+    assert str(result.exception) == "--beta means nothing to elo; it has --mu, --k"
+
+
+def test_rederive_compares_stage_by_stage(data: Path, tmp_path: Path) -> None:
+    new = tmp_path / "none.toml"
+    new.write_text("[rewards]\nfinal = []\nstep = []\n")
+    result = ask(data, "rederive", RUN, "--rewards", str(new), "--json")
+    assert result.exit_code == 0, result.stderr
+    rows = json.loads(result.stdout)
+    assert {row["stage"] for row in rows} == {"final", "step", "advantage"}
+    whole = {row["stage"]: row for row in rows if row["role"] == "*"}
+    assert whole["step"]["steps"] == whole["final"]["steps"] > whole["advantage"]["steps"] == 60
+    assert whole["step"]["differing"] > 0
+    directory = data / "what-if" / RUN / "none"
+    assert str(directory) in result.stderr
+    about = json.loads((directory / "about.json").read_text())
+    assert about["rewards"]["final"] == []
+    assert about["rewards_used"]["final"] == [{"type": "RoleAdvantageByEnvFormatter"}]
+    # The set joins with the steps it is about.
+    joined = ask(
+        data,
+        "sql",
+        "--files",
+        f"SELECT count(*) AS n FROM '{directory}/steps.parquet' AS w JOIN steps AS s USING (step_id) "
+        "WHERE w.reward_used = s.reward",
+        "--json",
+    )
+    assert json.loads(joined.stdout) == [{"n": whole["step"]["steps"]}]
+
+
+def test_without_a_log_there_is_nothing_to_verify(tmp_path: Path) -> None:
+    for arguments in (["verify", RUN], ["rerate", RUN], ["rederive", RUN, "--rewards", "x.toml"]):
+        result = ask(tmp_path, *arguments)
+        assert result.exit_code == 1
+        assert "no event log at" in str(result.exception)

@@ -1,0 +1,115 @@
+"""A person plays a game against a checkpoint in a real browser, from the form to the record of the game."""
+
+import asyncio
+
+import pytest
+
+from tests.api.untrained_run import record_untrained_run
+from tests.ui.web.browser import NEEDS_BROWSER, Tab
+from tests.ui.web.conftest import visited
+from unstable_stream.api.place import Place
+from unstable_stream.archive import query
+from unstable_stream.services.workers.archiver import run_archiver
+
+pytestmark = NEEDS_BROWSER
+
+_RUN = "run-played"
+_LOADING_S = 240.0
+_STATE = "document.getElementById('told').dataset.state"
+_FIELD = "document.querySelector('#move input')"
+_HAS_KEYBOARD = f"document.activeElement === {_FIELD}"
+_PLAYED = "document.querySelectorAll('#moves li').length"
+_OFFERED = "Array.from(document.querySelectorAll('#offers button')).map(each => each.value)"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    place = Place.at(tmp_path_factory.mktemp("played"))
+    record_untrained_run(place, _RUN)
+
+    async def archive() -> None:
+        stop = asyncio.Event()
+        stop.set()
+        async with place.opened_log() as log:
+            await run_archiver(log, place.archive, stop=stop)
+
+    asyncio.run(archive())
+    return place
+
+
+def _enter(tab: Tab, move: str) -> None:
+    """Type a move, and press Enter."""
+    tab.call("Input.insertText", text=move)
+    tab.press("Enter", 13, "\r")
+
+
+def test_a_game_is_played_to_its_end(tab: Tab, place: Place) -> None:
+    with visited(tab, place) as base:
+        tab.go(base + f"play?run={_RUN}")
+        tab.ask("document.querySelector('[name=name]').value = 'Ada <b>'")
+        tab.ask("document.querySelector('form[action$=play] button').click()")
+        tab.wait(f"location.pathname.includes('/play/') && {_FIELD} !== null")
+        tab.ask("window.mark = 'the page was never loaded again'")
+        # While the model is being loaded a move can be typed, but not played.
+        tab.wait(_HAS_KEYBOARD)
+        tab.call("Input.insertText", text="[99]")
+        tab.wait(f"{_STATE} === 'yours'", within_s=_LOADING_S)
+        assert tab.ask(f"{_FIELD}.value") == "[99]"
+        assert tab.ask(_HAS_KEYBOARD)
+        assert tab.ask("document.title") == "Your move"
+        offered = tab.ask(_OFFERED)
+        assert len(offered) == 16
+        # One move against the rules is forgiven, and said.
+        tab.press("Enter", 13, "\r")
+        tab.wait(f"{_STATE} === 'yours' && {_PLAYED} === 1 && {_FIELD}.value === ''")
+        assert tab.ask("document.getElementById('told').innerText.startsWith('The game refused [99]')")
+        turn = 0
+        while tab.ask(_STATE) == "yours":
+            before = tab.ask(_PLAYED)
+            if turn % 2:
+                tab.ask("document.querySelector('#offers button').click()")
+            else:
+                assert tab.ask(_HAS_KEYBOARD)
+                _enter(tab, tab.ask(_OFFERED)[0])
+            tab.wait(f"{_PLAYED} > {before} && ['yours', 'over', 'failed'].includes({_STATE})", within_s=120)
+            assert tab.ask("document.querySelectorAll('#board .mark').length > 0")
+            turn += 1
+        assert tab.ask(_STATE) == "over"
+        assert tab.ask("/You won|You lost|Nobody won/.test(document.getElementById('told').innerText)")
+        assert tab.ask("document.getElementById('move').hidden && document.getElementById('give-up').hidden")
+        assert tab.ask("window.mark") == "the page was never loaded again"
+        moves = tab.ask(_PLAYED)
+        game = tab.ask("location.pathname").rpartition("/")[2]
+        tab.ask("document.querySelector('#told a').click()")
+        tab.wait("document.querySelector('.player:not([hidden])') !== null")
+        assert tab.ask("document.querySelectorAll('.move').length") == moves
+        assert tab.ask("document.querySelector('.seats').innerText.includes('Ada <b>')")
+    ((split, state, turns, run),) = query(
+        place.archive, "SELECT split, state, num_turns, run_id FROM games WHERE game_id = $1", [game]
+    ).rows
+    assert (split, state, turns) == ("human", "finished", moves)
+    rated = query(place.archive, "SELECT DISTINCT model_uid FROM ratings WHERE run_id = $1", [run]).rows
+    assert sorted(rated) == [("Ada <b>",), ("ckpt-000000",)]
+
+
+def test_what_the_server_refuses_is_said_and_stays_typed(tab: Tab, place: Place) -> None:
+    with visited(tab, place) as base:
+        tab.go(base + "play")
+        tab.ask("document.querySelector('form[action$=play] button').click()")
+        tab.wait(f"location.pathname.includes('/play/') && {_FIELD} !== null")
+        tab.wait(f"{_STATE} === 'yours'", within_s=_LOADING_S)
+        tab.wait(_HAS_KEYBOARD)
+        tab.ask(f"{_FIELD}.removeAttribute('maxlength')")
+        tab.ask(f"{_FIELD}.value = 'x'.repeat(5000)")
+        tab.press("Enter", 13, "\r")
+        tab.wait("document.getElementById('wrong').innerText.includes('at most 4,000 characters')")
+        assert tab.ask(f"{_FIELD}.value.length") == 5000
+        # The refusal is said before the page has asked how the game stands; then the buttons are free again.
+        tab.wait(f"{_STATE} === 'yours' && !document.querySelector('#move button').disabled")
+        assert tab.ask(f"{_FIELD}.value.length") == 5000
+        tab.ask("document.querySelector('#give-up button').click()")
+        tab.wait(f"{_STATE} === 'over'", within_s=120)
+        tab.wait("document.getElementById('told').innerText.includes('You gave up')")
+        # A refusal is what the console is told too.
+        assert [each for each in tab.complaints if "400" not in each] == []
+        tab.complaints.clear()

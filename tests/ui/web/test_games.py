@@ -1,0 +1,86 @@
+"""Games: found by the form, shown move by move, and whatever a model wrote stays text."""
+
+import re
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.archive.history import GAMES_PER_UPDATE
+from tests.history.views.conftest import ATTACK
+from unstable_stream.events import game_id
+
+
+def found(client: TestClient, base: str, query: str) -> list[str]:
+    page = client.get(f"{base}/games?{query}")
+    assert page.status_code == 200, page.text
+    return re.findall(r'/games/[0-9a-f-]{36}">(\w+ \d+)<', page.text)
+
+
+def test_games_are_found_by_the_form(client: TestClient, base: str) -> None:
+    evaluated = found(client, base, "run=run-a&split=eval&sort=earliest")
+    assert evaluated == [f"eval {number}" for number in range(14)]
+    # From the second checkpoint on each wins as seat 0.
+    won = found(client, base, "run=run-a&split=eval&model=ckpt-000002&result=win")
+    assert won == ["eval 4"]
+    assert found(client, base, "run=run-a&split=train&result=&state=in-flight") == ["train 24"]
+    assert len(found(client, base, "run=run-a&update=3")) == GAMES_PER_UPDATE
+    assert found(client, base, "run=run-a&min_moves=6&split=train&max_moves=6&sort=earliest") == [
+        f"train {number}" for number in range(4, 24, 5)
+    ]
+    assert found(client, base, "text=HACKED") == ["eval 12"]
+    assert found(client, base, "text=board+after+4+moves&run=run-b&split=train&sort=earliest") == ["train 4"]
+    assert found(client, base, "env=tictac&run=run-a&split=train&sort=longest&seat=0")[0] == "train 4"
+
+
+def test_pages_of_games_follow_each_other(client: TestClient, base: str) -> None:
+    first = found(client, base, "sort=earliest")
+    second = found(client, base, "sort=earliest&page=2")
+    assert len(first) == 50
+    assert second
+    page = client.get(f"{base}/games?sort=earliest&run=").text
+    assert "?sort=earliest&amp;page=2" in page
+
+
+@pytest.mark.parametrize(
+    "query", ["split=human2", "page=0", "page=x", "update=-1", "seat=1e9", "sort=luck", "page=99999999999"]
+)
+def test_a_wrong_wish_is_answered_in_words(client: TestClient, base: str, query: str) -> None:
+    answer = client.get(f"{base}/games?{query}")
+    assert answer.status_code == 400
+    assert "expected" in answer.text
+
+
+def test_a_game_is_shown_move_by_move(client: TestClient, base: str) -> None:
+    page = client.get(f"{base}/games/{game_id('run-a', 'train', 4)}").text
+    assert page.count('<li class="move') == 6
+    assert page.count('<svg class="board"') == 6
+    assert page.count("<circle") + page.count("<path") == 1 + 2 + 3 + 4 + 5 + 6
+    assert "row 1: O, X, O; row 2: X, O, X; row 3: empty, empty, empty" in page
+    assert ">update 2</a>" in page
+    assert "correct_answer_format: yes" in page
+    assert 'title="-0.500 nats, 60.7 %, token 100">#100<' in page
+    assert client.get(f"{base}/games/{game_id('run-a', 'train', 999)}").status_code == 404
+    assert client.get(f"{base}/games/..%2f..%2fetc").status_code == 404
+
+
+def test_two_games_beside_each_other(client: TestClient, base: str) -> None:
+    one, other = (game_id("run-a", "eval", number) for number in (2, 3))
+    page = client.get(f"{base}/games/{one}?beside={other}").text
+    assert page.count('<article class="watched"') == 2
+    assert 'id="move-0"' in page
+    assert 'id="b-move-0"' in page
+
+
+def test_what_a_model_wrote_stays_text(client: TestClient, base: str) -> None:
+    pages = [
+        client.get(f"{base}/games/{game_id('run-a', 'eval', 12)}").text,
+        client.get(f"{base}/games?text=%3Cscript%3E&model=%22%3E%3Cscript%3E").text,
+        client.get(f"{base}/games/%3Cscript%3E").text,
+    ]
+    assert "&lt;/script&gt;&lt;/pre&gt;&lt;img src=x" in pages[0]
+    for page in pages:
+        assert ATTACK not in page
+        assert "<img" not in page
+        assert len(re.findall(r"<script(?! src=\"/static/)", page)) == 0
+        assert re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", page) == []
+    assert "\ufffd[31mred\ufffd[2J\ufffd]0;hacked\ufffd" in pages[0]

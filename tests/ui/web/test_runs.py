@@ -1,0 +1,133 @@
+"""The list of runs."""
+
+from datetime import UTC, timedelta
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.archive.history import GAMES_PER_UPDATE, made_up_run, stored
+from tests.ui.web.conftest import client_of
+from unstable_stream.api.place import Place
+from unstable_stream.archive import ArchiveWriter, drop_run, held, query
+from unstable_stream.errors import RunError
+from unstable_stream.history.views.run_list import life_of, list_runs
+from unstable_stream.log.stores.archive_address import ARCHIVE_VARIABLE, ArchiveAddress
+from unstable_stream.ui.web import Site
+
+pytestmark = pytest.mark.longer
+
+
+def test_a_run_has_state_progress_win_rate_speed_and_trouble(archive: Path) -> None:
+    one, other = sorted(list_runs(archive), key=lambda run: run.run_id)
+    assert (one.run_id, one.state, one.updates, one.last_update, one.iterations) == (
+        "run-a",
+        "completed",
+        6,
+        6,
+        6,
+    )
+    assert one.progress == 1.0
+    assert one.games == 6 * GAMES_PER_UPDATE + 2 * 7
+    # Each checkpoint plays one evaluation game per seat, and from the second on wins the one as seat 0.
+    assert one.curve == [0.0, *[0.5] * 6]
+    assert one.win_rate == 0.5
+    # A game a second, the last at its 38th.
+    assert one.games_per_s == pytest.approx(38 / 37)
+    assert one.trouble is not None
+    assert one.trouble.startswith("60% of the answers")
+    assert (other.run_id, other.recorded_state, other.finished_at) == ("run-b", "running", None)
+    assert other.trouble is None
+    # It was recorded long ago.
+    assert other.state == "lost"
+    assert other.silence.startswith("silent for ")
+    assert (one.silence, life_of("running", other.last_at, other.last_at.replace(tzinfo=UTC))[0]) == (
+        "",
+        "running",
+    )
+    assert timedelta() < other.last_at - other.started_at < timedelta(minutes=1)
+
+
+def test_the_page_lists_them(client: TestClient, base: str) -> None:
+    page = client.get(f"{base}/").text
+    assert "made up run-a" in page
+    assert "6 of 6 updates, 38 games" in page
+    assert page.count("<polyline") == 2
+    assert "60% of the answers" in page
+    assert 'state-lost">lost</span><small>silent for' in page
+
+
+def test_an_archive_that_is_not_there_yet(tmp_path: Path) -> None:
+    place = Place.at(tmp_path / "new")
+    with client_of(place) as client:
+        assert "unstable-stream quickstart --data" in client.get("/").text
+        place.data.archive_file.parent.mkdir()
+        with ArchiveWriter(place.data.archive_file) as writer:
+            writer.write(stored(made_up_run("run-c", updates=1)))
+        assert "made up run-c" in client.get("/").text
+
+
+@pytest.mark.parametrize("kind", ["file", "shared"])
+def test_dropped_runs_are_listed_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    if kind == "shared":
+        monkeypatch.setenv(ARCHIVE_VARIABLE, f"delta:{tmp_path / 'shared'}")
+    place = Place.at(tmp_path / "data")
+    with ArchiveWriter(place.archive) as writer:
+        writer.write(stored(made_up_run("run-c", updates=1) + made_up_run("run-d", updates=1)))
+    dropped = drop_run(place.archive, "run-d")
+    with client_of(place) as client:
+        rows = client.get("/").text.split("<tr>")[2:]
+        assert ["made up run-c" in row for row in rows] == [True, False]
+        assert 'state-dropped">dropped</span>' in rows[1]
+        assert f'<time datetime="{dropped.dropped_at.isoformat()}Z">' in rows[1]
+        assert f"{dropped.records:,} records taken out of the archive" in rows[1]
+        # It leads nowhere, cannot be chosen, and one run alone has nothing to be compared with.
+        assert "href" not in rows[1]
+        assert "checkbox" not in "".join(rows)
+        drop_run(place.archive, "run-c")
+        page = client.get("/").text
+        assert page.index("made up run-c") < page.index("made up run-d")
+        assert "No run has been archived" not in page
+
+
+def test_several_places(data: Path, tmp_path: Path) -> None:
+    with client_of(Place.at(data), Place.at(tmp_path / "other")) as client:
+        page = client.get("/").text
+        assert ">other</a>" in page
+        assert "No run has been archived" in client.get("/other/").text
+        assert client.get("/nowhere/").status_code == 404
+
+
+def test_pages_see_what_is_written_meanwhile(tmp_path: Path) -> None:
+    place = Place.at(tmp_path)
+    events = stored(made_up_run("run-c", updates=3))
+    with client_of(place) as client, ArchiveWriter(place.data.archive_file, timeout_s=60) as writer:
+        seen = set()
+        for first in range(0, len(events), 25):
+            writer.write(events[first : first + 25])
+            page = client.get("/").text
+            seen.add(page[page.index("updates, ") :].split()[1])
+        assert "3 of 3 updates" in client.get("/").text
+    assert len(seen) > 2
+
+
+def test_held_queries_see_one_state_and_let_go(archive: Path) -> None:
+    with held(archive):
+        first = query(archive, "SELECT count(*) FROM game_outcomes").rows
+        assert query(archive, "SELECT count(*) FROM game_outcomes").rows == first
+    with ArchiveWriter(archive, timeout_s=5):
+        pass
+
+
+def test_what_fails_is_not_remembered(archive: Path) -> None:
+    (shelf,) = Site([Place.at(archive.parent)]).shelves.values()
+
+    def fail(path: ArchiveAddress) -> None:
+        raise RunError(str(path))
+
+    for key in range(9):
+        with pytest.raises(RunError):
+            shelf.remember(key, fail)
+    assert shelf._locks == {}
+    assert shelf.remember("one", lambda path: 1) == 1
+    assert list(shelf._locks) == ["one"]

@@ -1,0 +1,171 @@
+"""What-ifs: asked in a form, compared, kept only if asked."""
+
+import math
+import re
+import threading
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.ui.web.conftest import HOST, RECORDED, client_of
+from unstable_stream.api.place import Place
+from unstable_stream.api.what_if import rerate_run
+from unstable_stream.archive import query
+from unstable_stream.history.hindsight.rederive import advantages
+from unstable_stream.ui.web import Site, build_app
+from unstable_stream.ui.web.pages.what_if import _inline
+from unstable_stream.ui.web.rendering import _templates
+from unstable_stream.ui.web.site import Job
+
+RUN = RECORDED
+_ORIGIN = {"origin": f"http://{HOST}"}
+
+
+@pytest.fixture(scope="module")
+def place(recorded: Place) -> Place:
+    return recorded
+
+
+@pytest.fixture(scope="module")
+def asking(place: Place) -> Iterator[TestClient]:
+    with client_of(place) as client:
+        yield client
+
+
+def ask(client: TestClient, place: Place, kind: str, **form: str) -> str:
+    """Send a form, wait for the end, and return the page of the result."""
+    answer = client.post(
+        f"/{place.root.name}/what-if/{kind}",
+        data={"run": RUN, **form},
+        headers=_ORIGIN,
+        follow_redirects=False,
+    )
+    assert answer.status_code == 303, answer.text
+    while 'data-going="yes"' in (page := client.get(answer.headers["location"]).text):
+        pass
+    return page
+
+
+def test_the_forms_begin_from_what_the_run_used(asking: TestClient, place: Place) -> None:
+    page = asking.get(f"/{place.root.name}/what-if").text
+    assert "TrueSkill" in page
+    assert "final = [" in page
+    assert "NormalizeRewardsByEnv" in page
+
+
+def test_games_are_rated_otherwise(asking: TestClient, place: Place) -> None:
+    same = ask(asking, place, "ratings", system="trueskill")
+    assert re.search(r"<b>0 of \d+ ratings differ</b>", same)
+    other = ask(asking, place, "ratings", system="elo", k="16", label="by-elo")
+    assert not re.search(r"<b>0 of \d+ ratings differ</b>", other)
+    assert (place.root / "what-if" / RUN / "by-elo" / "about.json").is_file()
+    assert "by-elo" in asking.get(f"/{place.root.name}/what-if").text
+    again = ask(asking, place, "ratings", system="elo", label="by-elo")
+    assert "there is a set at" in again
+    assert "ratings differ" in ask(asking, place, "ratings", system="elo", label="by-elo", replace="1")
+
+
+def test_rewards_are_shaped_otherwise(asking: TestClient, place: Place) -> None:
+    page = asking.get(f"/{place.root.name}/what-if").text
+    (used,) = re.findall(r'<textarea id="rewards"[^>]*>(.*?)</textarea>', page, re.DOTALL)
+    own = used.replace("&#34;", '"')
+    assert "the reward of 0 steps differs" in ask(asking, place, "rewards", rewards=own)
+    assert "the reward of 0 steps differs" not in ask(asking, place, "rewards", rewards="final = []")
+
+
+@pytest.mark.parametrize(
+    ("kind", "form", "says"),
+    [
+        ("ratings", {"system": "evil.py:Rating"}, "expected one of"),
+        ("ratings", {"system": "elo", "k": "many"}, "expected a number"),
+        ("rewards", {"rewards": 'final = [{ type = "evil.py:Own" }]'}, "code of your own"),
+        ("rewards", {"rewards": 'final = ["os:system"]'}, "code of your own"),
+        ("rewards", {"rewards": "other = []"}, "expected lists named"),
+        ("rewards", {"rewards": "final ="}, "not valid TOML"),
+        ("rewards", {"rewards": "x" * 70_000}, "too long"),
+    ],
+)
+def test_a_wrong_form_is_answered_in_words(
+    asking: TestClient, place: Place, kind: str, form: dict[str, str], says: str
+) -> None:
+    answer = asking.post(f"/{place.root.name}/what-if/{kind}", data={"run": RUN, **form}, headers=_ORIGIN)
+    assert answer.status_code in (400, 413)
+    assert says in answer.text
+
+
+def test_what_a_run_used_is_written_as_toml() -> None:
+    used = {
+        "text": 'a "b" \\ \n \x7f 😀',
+        "odd key": 1,
+        "none": None,
+        "numbers": [math.inf, -math.inf, 1e300, None, 7],
+        "deep": {"yes": True, "none": None},
+    }
+    assert tomllib.loads(f"used = {_inline(used)}")["used"] == {
+        "text": used["text"],
+        "odd key": 1,
+        "numbers": [math.inf, -math.inf, 1e300, 7],
+        "deep": {"yes": True},
+    }
+    assert math.isnan(tomllib.loads(f"used = {_inline(math.nan)}")["used"])
+
+
+def test_a_label_is_no_path(asking: TestClient, place: Place) -> None:
+    assert "expected letters" in ask(asking, place, "ratings", system="elo", label="../../etc")
+
+
+def test_forms_of_other_pages_are_refused(asking: TestClient, place: Place) -> None:
+    path = f"/{place.root.name}/what-if/ratings"
+    for headers in ({}, {"origin": "http://evil.example"}):
+        assert asking.post(path, data={"run": RUN, "system": "elo"}, headers=headers).status_code == 403
+    stranger = TestClient(build_app(Site([place]), token="other", hosts=[HOST]), base_url=f"http://{HOST}")
+    assert stranger.post(path, data={"run": RUN}, headers=_ORIGIN).status_code == 403
+
+
+def test_the_weights_of_a_batch_are_its_normalised_rewards(place: Place) -> None:
+    rows = query(
+        place.archive,
+        "SELECT step_id, env_id, reward FROM update_steps JOIN steps USING (step_id) "
+        "WHERE \"update\" = 1 AND fate = 'trained' OR (\"update\" = 1 AND reason = 'truncated')",
+    ).rows
+    found = advantages(place.archive, RUN, 1)
+    assert found.keys() == {step for step, _, _ in rows}
+    for env in {env for _, env, _ in rows}:
+        rewards = {step: reward for step, of, reward in rows if of == env}
+        mean = sum(rewards.values()) / len(rewards)
+        spread = (sum((reward - mean) ** 2 for reward in rewards.values()) / len(rewards)) ** 0.5
+        for step, reward in rewards.items():
+            assert found[step] == pytest.approx((reward - mean) / (spread + 1e-8), abs=1e-6)
+
+
+def test_an_update_that_is_not_there_has_no_weights(place: Place, archive: Path) -> None:
+    assert advantages(place.archive, RUN, 999) == {}
+    assert advantages(archive, "run-a", 1) == {}  # its configuration is made up
+
+
+def test_how_far_a_computation_is(asking: TestClient, place: Place) -> None:
+    site = Site([place])
+    (shelf,) = site.shelves.values()
+    on = threading.Event()
+
+    def work(job: Job) -> tuple[None, None]:
+        job.done_of = (20_000, 50_000)
+        assert on.wait(60)
+        return None, None
+
+    job = site.jobs.start("ratings", "Ratings", work)
+    while job.done_of is None:
+        pass
+    page = _templates().get_template("what_if_result.html.jinja")
+    text = page.render(site=site, shelf=shelf, version="", job=job, done=False, result=None, kept=None)
+    assert 'value="20000" max="50000"' in text
+    assert "20,000 of 50,000 games, under way" in text
+    on.set()
+    assert job.done.wait(60)
+    told: list[tuple[int, int]] = []
+    rerate_run(place, RUN, dry_run=True, on_progress=lambda done, of: told.append((done, of)))
+    assert told
+    assert told[-1][0] == told[-1][1] > 0

@@ -1,0 +1,247 @@
+"""The policy: a frozen base model with a trainable LoRA adapter (Hu et al., arXiv:2106.09685)."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers.pytorch_utils import Conv1D
+
+from unstable_stream.algorithms.learners.base_model import copy_weights, load_base_model
+from unstable_stream.algorithms.learners.language_model import layers_named, linear_layers
+from unstable_stream.errors import LearnerError
+from unstable_stream.log.stores.adapter_format import (
+    CONFIG_FILE,
+    REMEDY,
+    WEIGHTS_FILE,
+    adapter_scale,
+    refused_fields,
+)
+
+__all__ = [
+    "ALL_PROJECTIONS",
+    "LoraSettings",
+    "adapter_config",
+    "adapter_weights",
+    "build_policy",
+    "checkpoint_activations",
+    "load_adapter_directory",
+    "load_adapter_weights",
+]
+
+ALL_PROJECTIONS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+_PREFIX: Final = "base_model.model."
+"""Before the module's name in PEFT's file format."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoraSettings:
+    """The LoRA settings, as ``lora_cfg`` documents them."""
+
+    lora_rank: int = 16
+    lora_alpha: int = 32
+    lora_dropout: float = 0.0
+    target_modules: tuple[str, ...] = field(default=ALL_PROJECTIONS)
+    last_layers: int | None = None
+    """Only this many of the last decoder layers get the adapter; ``None``: all."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as JSON values, as checkpoint events record them."""
+        values = {**asdict(self), "target_modules": list(self.target_modules)}
+        if self.last_layers is None:
+            del values["last_layers"]  # as checkpoints from before this setting have it
+        return values
+
+
+def build_policy(
+    model_name: str, settings: LoraSettings, *, device: torch.device, base_dtype: torch.dtype, seed: int
+) -> Any:  # a transformers model, which publishes no types
+    """Load the base model, freeze it and add a fresh adapter that changes nothing yet (B is zero).
+
+    Returns the Hugging Face model itself with adapter layers in it: PEFT's wrapper would only cost time. The
+    adapter is float32 for every base model, and only ``seed`` decides its first values. Of the dropout only
+    the adapter's own acts in training: with the base model's the learner would score tokens under another
+    policy than the engine sampled them from.
+    """
+    import peft  # not for full fine-tuning
+
+    model = load_base_model(model_name, base_dtype).requires_grad_(False)
+    targets = _targets(model, model_name, settings)
+    lora = peft.LoraConfig(
+        r=settings.lora_rank,
+        lora_alpha=settings.lora_alpha,
+        lora_dropout=settings.lora_dropout,
+        target_modules=targets,
+        task_type="CAUSAL_LM",
+        bias="none",
+        fan_in_fan_out=all(isinstance(model.get_submodule(name), Conv1D) for name in targets),
+        base_model_name_or_path=model_name,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            peft.inject_adapter_in_model(lora, model)
+        except ValueError as error:
+            raise LearnerError(
+                f"LoRA does not fit {model_name!r}: {error}. Set lora_cfg.target_modules to its projections"
+            ) from error
+    for parameter in _adapter_parameters(model).values():
+        parameter.data = parameter.data.float()
+    return model.to(device)
+
+
+def _targets(model: Any, model_name: str, settings: LoraSettings) -> list[str]:  # a transformers model
+    """Return the names of the layers that are adapted, all of the language model: see
+    :mod:`unstable_stream.algorithms.learners.language_model`.
+    """
+    there = linear_layers(model)
+    found = {target: layers_named(there, [target]) for target in settings.target_modules}
+    if missing := [target for target, names in found.items() if not names]:
+        known = sorted({name.rpartition(".")[2] for name in there})
+        raise LearnerError(
+            f"LoRA does not fit {model_name!r}, which has no linear layers {', '.join(missing)}: set "
+            f"lora.target_modules to some of {', '.join(known)}"
+        )
+    numbers = _layers(model, settings)
+    return sorted(
+        {
+            name
+            for names in found.values()
+            for name in names
+            if numbers is None or _layer_number(name) in numbers
+        }
+    )
+
+
+def _layer_number(name: str) -> int:
+    return next((int(part) for part in name.split(".") if part.isdecimal()), -1)
+
+
+def _layers(model: Any, settings: LoraSettings) -> list[int] | None:  # a transformers model
+    """Return the numbers of the adapted decoder layers; ``None``: all."""
+    if settings.last_layers is None:
+        return None
+    number: int = model.config.get_text_config().num_hidden_layers
+    if settings.last_layers > number:
+        raise LearnerError(
+            f"lora_cfg.last_layers is {settings.last_layers}, but the base model has {number} decoder layers"
+        )
+    return list(range(number - settings.last_layers, number))
+
+
+def adapter_config(model: Any, model_name: str, settings: LoraSettings) -> dict[str, Any]:
+    """Return the content of ``adapter_config.json`` that PEFT and vLLM read."""
+    targets = sorted(settings.target_modules)
+    if layers_named(linear_layers(model, outside=True), targets):
+        # PEFT would adapt the encoders too, by the same names.
+        targets = sorted({name.partition(".lora_")[0] for name in _adapter_parameters(model)})
+    return {
+        "base_model_name_or_path": model_name,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "init_lora_weights": True,
+        "lora_alpha": settings.lora_alpha,
+        "layers_to_transform": _layers(model, settings),
+        "lora_dropout": settings.lora_dropout,
+        "modules_to_save": None,
+        "peft_type": "LORA",
+        "r": settings.lora_rank,
+        "target_modules": targets,
+        "task_type": "CAUSAL_LM",
+        "use_dora": False,
+        "use_rslora": False,
+    }
+
+
+def adapter_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the adapter's tensors under the names of PEFT's file format, on the CPU."""
+    return {
+        _file_name(name): parameter.detach().cpu().contiguous()
+        for name, parameter in _adapter_parameters(model).items()
+    }
+
+
+def load_adapter_weights(model: nn.Module, weights: Mapping[str, Tensor], *, origin: str) -> None:
+    """Copy an adapter's tensors into the model; raises :class:`LearnerError` if names or shapes differ."""
+    own = {_file_name(name): parameter for name, parameter in _adapter_parameters(model).items()}
+    copy_weights(
+        own,
+        weights,
+        origin=f"adapter {origin}",
+        expected="the same base model, lora_rank, target_modules and last_layers",
+    )
+
+
+def load_adapter_directory(model: nn.Module, directory: Path, settings: LoraSettings) -> None:
+    """Load an adapter from disk as the policy that it is, with rsLoRA and ``alpha_pattern``.
+
+    Raises :class:`LearnerError`: it does not fit ``settings`` and model, or is no plain LoRA.
+    """
+    try:
+        found = json.loads((directory / CONFIG_FILE).read_bytes())
+        weights = safetensors.torch.load_file(directory / WEIGHTS_FILE)
+    except (OSError, ValueError, safetensors.SafetensorError) as error:
+        raise LearnerError(f"no readable adapter in {directory}: {error}. Check initial_lora_path") from error
+    if refused := refused_fields(found):
+        raise LearnerError(
+            f"initial_lora_path {directory} is no plain LoRA adapter (found: {', '.join(refused)}); {REMEDY}"
+        )
+    if found.get("rank_pattern"):
+        raise LearnerError(
+            f"initial_lora_path {directory} has rank_pattern = {found['rank_pattern']!r}; the learner gives "
+            "every layer the same rank: start from an adapter of one rank"
+        )
+    pair = (found.get("r"), found.get("lora_alpha"))
+    if pair != (settings.lora_rank, settings.lora_alpha):
+        raise LearnerError(
+            f"adapter {directory} has rank and alpha {pair}, lora_cfg has "
+            f"{(settings.lora_rank, settings.lora_alpha)}. Set lora_cfg to the adapter's"
+        )
+    for name, tensor in weights.items():
+        module, _, side = name.removeprefix(_PREFIX).rpartition(".lora_")
+        if side.startswith("B"):
+            # This policy's factor is alpha / r everywhere; B takes what rsLoRA or alpha_pattern made of it.
+            rank = tensor.shape[1]
+            weights[name] = tensor * (adapter_scale(found, module, rank) / (settings.lora_alpha / rank))
+    load_adapter_weights(model, weights, origin=str(directory))
+
+
+def checkpoint_activations(model: Any) -> None:  # a transformers model
+    """Recompute every decoder layer in the backward pass instead of keeping its activations.
+
+    It costs about a third more time. Unlike Hugging Face's ``gradient_checkpointing``, it works with every
+    model.
+    """
+    layers = getattr(model.get_decoder(), "layers", None)
+    if not isinstance(layers, nn.ModuleList):
+        raise LearnerError(
+            f"{type(model).__name__} has no list of decoder layers to checkpoint; "
+            "use gradient_checkpointing instead"
+        )
+    for layer in layers:
+        _recompute(layer)
+
+
+def _recompute(layer: Any) -> None:  # the type system does not allow replacing a module's forward
+    forward = layer.forward
+
+    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+    layer.forward = checkpointed
+
+
+def _adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: parameter for name, parameter in model.named_parameters() if ".lora_" in name}
+
+
+def _file_name(parameter_name: str) -> str:
+    return _PREFIX + parameter_name.replace(".default.", ".")

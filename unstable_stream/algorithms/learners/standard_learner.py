@@ -1,0 +1,300 @@
+"""The learner core takes batches and returns a better adapter and its checkpoint. It uses no log, clock or
+Ray.
+
+An update is a function of weights, optimizer state, the algorithm's own state, batch and update number. The
+seed and the update number decide the learning rate, the shuffle and dropout. So a run resumed from a
+checkpoint continues the same curve, bit for bit on a CPU.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unstable_stream.algorithms import BaseAlgo
+from unstable_stream.algorithms.learners.checkpoint import (
+    CheckpointInfo,
+    CheckpointState,
+    attempt_directory,
+    load_checkpoint,
+    save_checkpoint,
+    weight_file_content,
+)
+from unstable_stream.algorithms.learners.computed_with import computed_with
+from unstable_stream.algorithms.learners.policy import Policy
+from unstable_stream.algorithms.learners.probe import AdapterProber, Tokens, choose_tokens
+from unstable_stream.algorithms.learners.rank import Rank
+from unstable_stream.algorithms.learners.settings import LearnerSettings, UpdateResult
+from unstable_stream.algorithms.learners.training import NotFiniteError, Training
+from unstable_stream.algorithms.update_decisions import Admission, TrainingSample
+from unstable_stream.errors import CheckpointError, LearnerError
+from unstable_stream.events import AdapterProbe, checkpoint_uid
+
+__all__ = ["StandardLearner"]
+
+
+class StandardLearner:
+    """Train a LoRA adapter, or all parameters, with AdamW.
+
+    Args:
+        model_name: Hugging Face directory or id of the base model.
+        settings: of training; :meth:`configure` changes some.
+        algorithm: forms the loss; it is bound to this learner's policy.
+        ckpt_root: the directory of checkpoints; every save makes a directory there, named by the model
+            uid and a random word.
+        device: default: CUDA if there is one, the GPU with the rank's number. bfloat16 autocast on CUDA,
+            float32 on a CPU.
+        dtype: of the base model and of activations, ``float32`` or ``bfloat16``; default: bfloat16 on a GPU,
+            float32 on a CPU. The adapter, log-probabilities and the loss are float32 with both.
+        gpu_memory_fraction: the most of the GPU's memory that this process may take; ``None``: no bound.
+        rank: the place among several learners that train on the same batches; ``None``: there is one.
+
+    Raises:
+        LearnerError: the base model cannot be loaded or adapted.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        settings: LearnerSettings,
+        *,
+        algorithm: BaseAlgo,
+        ckpt_root: Path | str,
+        device: str | torch.device | None = None,
+        dtype: str | None = None,
+        gpu_memory_fraction: float | None = None,
+        rank: Rank | None = None,
+    ) -> None:
+        if settings.num_threads is not None:
+            torch.set_num_threads(settings.num_threads)
+        gpu = f"cuda:{rank.number}" if rank is not None else "cuda"
+        self.device = torch.device(device or (gpu if torch.cuda.is_available() else "cpu"))
+        on_gpu = self.device.type == "cuda"
+        lower = (dtype or ("bfloat16" if on_gpu else "float32")) == "bfloat16"
+        if on_gpu and gpu_memory_fraction is not None:
+            # What is beyond belongs to an engine, which could not start anew if it were taken.
+            torch.cuda.set_per_process_memory_fraction(gpu_memory_fraction, self.device.index)
+        self.ckpt_root = Path(ckpt_root)
+        self.policy = Policy(model_name, settings, self.device, lower=lower)
+        self._rank = rank or Rank()
+        self.training = Training(
+            self.policy.model, algorithm, settings, self._rank, device=self.device, lower=lower
+        )
+        with self.training.autocast():
+            self._prober = AdapterProber(self.policy.model)
+        self._probe_tokens: list[Tokens] = []
+        self._step = 0
+        self._samples_seen = 0
+        self._broken: str | None = None
+
+    def configure(self, algorithm: BaseAlgo, settings: LearnerSettings) -> None:
+        """Make the next updates with this algorithm and these settings.
+
+        What training has come to stays, as if a checkpoint were loaded into a learner that was made so: the
+        weights, the optimizer's state and the algorithm's own, as far as the new one has them.
+
+        Args:
+            algorithm: a new object, not bound to a policy yet.
+            settings: those of the optimizer, of micro-batches and of threads change, and
+                ``max_generation_len``; the others stay as they were made.
+
+        Raises:
+            LearnerError: the algorithm's networks have another shape.
+        """
+        before = self.training
+        networks = {name: tensor.clone() for name, tensor in before.network_tensors().items()}
+        optimizer, kept = before.optimizer.state_dict(), before.algorithm.state_dict()
+        self.training = Training(
+            self.policy.model,
+            algorithm,
+            before.settings.changed_to(settings),
+            self._rank,
+            device=self.device,
+            lower=before.lower,
+        )
+        if self._step:  # else nothing was trained: as a learner that was made so
+            self.training.take_over(networks, optimizer, kept, origin="the update before")
+
+    @property
+    def algorithm(self) -> BaseAlgo:
+        """The present algorithm."""
+        return self.training.algorithm
+
+    @property
+    def step(self) -> int:
+        """Updates done."""
+        return self._step
+
+    @property
+    def samples_seen(self) -> int:
+        """Samples trained on so far."""
+        return self._samples_seen
+
+    def share_base(self, other: "StandardLearner") -> None:
+        """Compute with the base model of another learner, made with the same one, and let go of the own copy.
+
+        What is trained stays apart: the adapters, or with ``parameters="all"`` everything.
+        """
+        self.policy.share_base(other.policy)
+
+    def update(
+        self,
+        samples: Sequence[TrainingSample],
+        update_number: int,
+        admissions: Sequence[Admission] | None = None,
+        *,
+        learning_rate_factor: float = 1.0,
+    ) -> UpdateResult:
+        """Train on one batch. ``admissions`` holds the decision about each sample; ``None``: ask the
+        algorithm. ``learning_rate_factor`` multiplies the scheduled learning rate.
+
+        A batch without a trainable token (every turn is truncated and masked or dropped) changes no weight
+        and takes no optimizer step. It still counts as an update.
+
+        Raises:
+            LearnerError: the update is not the next one, the batch is empty or too large, or a loss or
+                gradient is not finite. In the last case the optimizer step is not taken, and this object
+                cannot be used until :meth:`load`: earlier optimizer steps of this update may be done and must
+                not be saved.
+        """
+        self._check_usable()
+        settings = self.training.settings
+        if update_number != self._step + 1:
+            raise LearnerError(f"update {update_number} is out of turn; expected {self._step + 1}")
+        if not 1 <= len(samples) <= settings.batch_size:
+            raise LearnerError(
+                f"update {update_number} got {len(samples)} samples; "
+                f"expected 1 to batch_size = {settings.batch_size}"
+            )
+        if settings.num_threads is not None and torch.get_num_threads() != settings.num_threads:
+            # A thread begins with what the last one in here set.
+            torch.set_num_threads(settings.num_threads)
+        if admissions is None:
+            admissions = [self.algorithm.admit(sample) for sample in samples]
+        trained = [
+            sample for sample, decision in zip(samples, admissions, strict=True) if decision == "train"
+        ]
+        self._probe_tokens = choose_tokens(trained) or self._probe_tokens
+        try:
+            result = self.training.update(
+                samples, admissions, update_number, learning_rate_factor=learning_rate_factor
+            )
+        except NotFiniteError as error:
+            self._broken = str(error)
+            raise
+        self._step = update_number
+        self._samples_seen += int(result.metrics["samples"])
+        return result
+
+    def save(
+        self,
+        *,
+        positions: Mapping[str, int] | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        full: bool = True,
+        root: Path | None = None,
+        model: str | None = None,
+    ) -> CheckpointInfo:
+        """Write the last update's checkpoint into a new directory in ``ckpt_root``.
+
+        Args:
+            positions: how far the log was read, to be kept with it.
+            sampling: the state of the sampling transformations, likewise.
+            full: whether to write the optimizer state.
+            root: a directory to use in place of ``ckpt_root``, this time.
+            model: the name of one of several trained models, for the directory's name.
+        """
+        self._check_usable()
+        training, settings = self.training, self.training.settings
+        group = training.optimizer.param_groups[0]
+        state = CheckpointState(
+            update=self._step,
+            base_model=self.policy.model_name,
+            parameters=settings.parameters,
+            lora=self.policy.lora,
+            seed=settings.seed,
+            samples_seen=self._samples_seen,
+            positions=dict(positions or {}),
+            settings={
+                "learning_rate": settings.learning_rate,
+                "betas": list(group["betas"]),
+                "weight_decay": group["weight_decay"],
+                "grad_clip": settings.grad_clip,
+                "optimizer_steps_per_update": settings.optimizer_steps_per_update,
+                "lr_schedule": asdict(settings.lr_schedule),
+            },
+            algorithm=self.algorithm.state_dict(),
+            sampling=dict(sampling or {}),
+        )
+        config, others = self.policy.files()
+        return save_checkpoint(
+            attempt_directory(root or self.ckpt_root, checkpoint_uid(self._step, model)),
+            weights=self.policy.weights(),
+            config=config,
+            state=state,
+            networks=training.network_tensors(),
+            optimizer=training.optimizer.state_dict() if full else None,
+            tokenizer=others,
+        )
+
+    def probe(self) -> AdapterProbe:
+        """Return what an engine must reproduce before it plays with the present adapter.
+
+        Its sequences are from the last batch; before any update, the policy's own most probable one.
+        """
+        self._check_usable()
+        with self.training.autocast():
+            return self._prober.measure(self._probe_tokens)
+
+    def computed_with(self) -> dict[str, str]:
+        """Return what decides on the last bits of an update, by name; call it in the thread that updates."""
+        dtype = "bfloat16" if self.training.lower else "float32"
+        return {**computed_with(self.device, dtype), "learners": str(self._rank.count)}
+
+    def weights_sha256(self) -> str:
+        """Return the digest that the weight file of a checkpoint would have now."""
+        return hashlib.sha256(weight_file_content(self.policy.weights())).hexdigest()
+
+    def load(self, path: Path | str, expect_sha256: str | None = None) -> CheckpointState:
+        """Continue from a full checkpoint: restore weights, optimizer state and counters.
+
+        Raises:
+            CheckpointError: see :func:`~unstable_stream.algorithms.learners.checkpoint.load_checkpoint`; or
+            there is no
+                optimizer state.
+            LearnerError: the checkpoint has other parameters, another shape, alpha or seed than the
+                configuration.
+        """
+        loaded = load_checkpoint(path, expect_sha256)
+        if loaded.optimizer is None:
+            raise CheckpointError(
+                f"checkpoint {path} has no optimizer state (saved light, or pruned), so training cannot "
+                "continue from it as it was; resume from a full one, or start a run with initial_lora_path "
+                "set to it"
+            )
+        settings = self.training.settings
+        for name, found, expected in (
+            ("parameters", loaded.state.parameters, settings.parameters),
+            ("lora_cfg", loaded.state.lora, self.policy.lora),
+            ("seed", loaded.state.seed, settings.seed),
+        ):
+            if found != expected:
+                raise LearnerError(
+                    f"checkpoint {path} was made with {name} {found}; this learner has {expected}. "
+                    "Resume with the run's own configuration"
+                )
+        self.policy.load(loaded.weights, origin=str(path))
+        self.training.take_over(
+            loaded.networks, loaded.optimizer, loaded.state.algorithm, origin=f"checkpoint {path}"
+        )
+        self._step = loaded.state.update
+        self._samples_seen = loaded.state.samples_seen
+        self._broken = None
+        return loaded.state
+
+    def _check_usable(self) -> None:
+        if self._broken is not None:
+            raise LearnerError(f"this learner stopped and needs a checkpoint loaded: {self._broken}")

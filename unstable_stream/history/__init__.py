@@ -1,0 +1,1 @@
+"""Recorded runs: proofs, answers, replays, and the views that show them."""

@@ -1,0 +1,11 @@
+"""Show one run, or compare several, on one HTML page that needs no server and no network.
+
+:mod:`reading` asks the archive, :mod:`samples` picks games worth reading, :mod:`sections` decides what is
+shown and says so in words, :mod:`figures` draws it with Plotly, :mod:`page` puts the page together. A further
+chart is one function in :mod:`sections`.
+"""
+
+from unstable_stream.history.views.report.page import write_report
+from unstable_stream.history.views.report.reading import find_runs
+
+__all__ = ["find_runs", "write_report"]

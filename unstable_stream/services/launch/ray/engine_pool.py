@@ -1,0 +1,368 @@
+"""The engines of a run on Ray, which come and go while it plays.
+
+Every two seconds the pool asks each engine how it is and Ray what machines there are. It starts engines where
+some are missing, lets those answer to the end that are too many or on a machine that is being drained, and
+tells the rollout workers whom to ask. It records what it does, as
+:class:`~unstable_stream.events.EnginesChanged`, and where rollout workers came and went,
+as :class:`~unstable_stream.events.PartChanged`.
+
+An engine that is lost is replaced while others answer. Where none is left, the collector ends and is started
+again with all of them, as its supervisor allows.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from unstable_stream.console import get_logger
+from unstable_stream.errors import ServiceError
+from unstable_stream.events import EnginesChanged, EnginesWanted, Event, PartChanged, event_id
+from unstable_stream.log.port import EventLog
+from unstable_stream.log.reading import readable_events
+from unstable_stream.log.records import record_from_event
+from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.placement import Placement, Share
+from unstable_stream.runs.starts import run_starts
+from unstable_stream.services.launch.death import Output
+from unstable_stream.services.launch.ray.cluster import DRAINED, Cluster, look_at_nodes
+from unstable_stream.services.launch.ray.engine import EngineActor, EngineHealth, RayEngine
+from unstable_stream.services.launch.ray.nodes import Equipment, software
+from unstable_stream.services.launch.ray.part_output import PartDiedError, answer_of, reason_of
+from unstable_stream.services.launch.ray.placement import actor_options
+from unstable_stream.services.launch.ray.rollout import RayRolloutWorker
+from unstable_stream.services.workers.engine_scaling import WantedEngines
+
+_EVERY_S: Final = 2.0
+_CLOSE_S: Final = 25.0
+_RETRY_S: Final = 10.0
+_LONGEST_RETRY_S: Final = 300.0
+"""Between two engines that ended before they had loaded the model; the first pause doubles with each."""
+
+_logger = get_logger(__name__)
+
+
+@dataclass
+class _Slot:
+    """One engine."""
+
+    number: int
+    actor: Any
+    handle: RayEngine
+    node: str = ""
+    host: str = ""
+    leaving: str = ""
+    """The reason for which it is asked nothing any more; empty: it is asked."""
+    asked: "asyncio.Future[EngineHealth] | None" = None
+    told: bool = False
+    """Whether its arrival is recorded."""
+    initial: bool = False
+    """Whether the run began with it: it is asked before it is known to have loaded the model."""
+
+
+class EnginePool:
+    """Starts, watches and ends the engine actors of one run."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        run_id: str,
+        output: Path,
+        model_path: str,
+        placement: Placement,
+        outputs: dict[str, Output],
+    ) -> None:
+        """Take the plan; ``output``: directory of what engines print; ``outputs`` gets a file for each."""
+        self._config = config
+        self._run_id = run_id
+        self._output = output
+        self._model_path = model_path
+        self._placement = placement
+        self._outputs = outputs
+        self._slots: dict[int, _Slot] = {}
+        self._wanted = WantedEngines(config.collector.num_actors)
+        self._software: Equipment | None = None
+        """Of this machine, which those that join later are compared with."""
+        self._failed_starts = 0
+        self._not_before = 0.0
+        """No engine is started before this moment of the monotonic clock."""
+        self.workers: Sequence[RayRolloutWorker] = ()
+        """Those that are told whom to ask."""
+        self._pushed: Mapping[int, Any] = {}
+        self._last_lost: list[EnginesChanged] = []
+        """The loss that leaves no engine."""
+
+    def start(self) -> None:
+        """Start the engines of the plan; it waits for their reservations."""
+        for number, share in enumerate(self._placement.engines):
+            self._start(number, share, actor_options(self._placement, share), initial=True)
+        self._pushed = self.actors
+
+    @property
+    def engines(self) -> Mapping[int, RayEngine]:
+        """The engines that have answered, or that the run began with, by number."""
+        return {number: slot.handle for number, slot in self._slots.items() if self._counts(slot)}
+
+    @property
+    def actors(self) -> dict[int, Any]:
+        """Whom rollout workers ask."""
+        return {
+            number: slot.actor
+            for number, slot in self._slots.items()
+            if self._counts(slot) and not slot.leaving
+        }
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """Every actor that can be asked to close, by its name in messages."""
+        return {
+            f"engine-{number}": slot.actor for number, slot in self._slots.items() if slot.handle.has_started
+        }
+
+    @property
+    def all_have_started(self) -> bool:
+        """Whether none is loading the model."""
+        return all(slot.handle.has_started for slot in self._slots.values())
+
+    def _counts(self, slot: _Slot) -> bool:
+        return slot.initial or slot.handle.has_started
+
+    async def keep(self, log: EventLog) -> None:
+        """Keep as many engines as are wanted, until cancelled.
+
+        Raises:
+            ServiceError: no engine is left.
+        """
+        consumer = await log.consumer([EnginesWanted.TOPIC])
+        try:
+            await consumer.seek(await run_starts(log, self._run_id, (EnginesWanted.TOPIC,)))
+            self._hear()  # asks all, so that a short run tells where it was, too
+            self._hear_workers()
+            while True:
+                self._wanted.apply(readable_events(await consumer.poll(timeout_s=_EVERY_S)), self._run_id)
+                try:
+                    cluster = await asyncio.to_thread(look_at_nodes)
+                except (ray.exceptions.RayError, OSError) as error:
+                    _logger.warning("the cluster does not say what it has", reason=str(error))
+                    continue
+                await self._step(log, cluster)
+        finally:
+            await consumer.close()
+            with contextlib.suppress(PartDiedError):  # the collector ends of it already
+                await self._record(log, self._hear())
+            await self._record(log, [*self._last_lost, *self._hear_workers()])
+
+    async def _step(self, log: EventLog, cluster: Cluster) -> None:
+        changes: list[Event] = [*self._hear(), *self._hear_workers()]
+        self._move_workers(cluster)
+        self._leave(cluster)
+        self._add(cluster)
+        if (actors := self.actors) != self._pushed and actors:
+            await asyncio.gather(*(worker.use_engines(actors) for worker in self.workers))
+            self._pushed = actors
+        changes += await self._end_idle()
+        for worker in self.workers:
+            await worker.end_idle()
+        await self._record(log, changes)
+
+    async def _record(self, log: EventLog, changes: Sequence[Event]) -> None:
+        if changes:
+            await log.append([record_from_event(change) for change in changes])
+
+    def _hear_workers(self) -> list[PartChanged]:
+        return [change for worker in self.workers for change in worker.hear()]
+
+    # -- what has happened -------------------------------------------------------------------------
+
+    def _hear(self) -> list[EnginesChanged]:
+        """Take the engines' answers to how they are, and ask again; return who came and who was lost."""
+        changes = []
+        for slot in list(self._slots.values()):
+            if slot.asked is None:
+                slot.asked = asyncio.ensure_future(answer_of(slot.actor.health.remote()))
+            elif slot.asked.done():
+                asked, slot.asked = slot.asked, None
+                if (error := asked.exception()) is not None:
+                    changes.append(self._lost(slot, reason_of(error)))
+                    continue
+                health = asked.result()
+                if health.failure:
+                    changes.append(self._lost(slot, health.failure))
+                    continue
+                slot.node, slot.host, slot.handle.has_started = health.at.node, health.at.host, True
+                slot.handle.running = health.running
+                if not slot.told:
+                    slot.told = True
+                    self._failed_starts = 0
+                    changes.append(self._changed(slot, "added", self._wanted.why()))
+        return changes
+
+    def _lost(self, slot: _Slot, reason: str) -> EnginesChanged:
+        """Forget an engine that answers no more.
+
+        Raises:
+            PartDiedError: none is left.
+        """
+        if not slot.handle.has_started:
+            pause = min(_LONGEST_RETRY_S, _RETRY_S * 2**self._failed_starts)
+            self._not_before = time.monotonic() + pause
+            self._failed_starts += 1
+        if not any(other.handle.has_started for other in self._slots.values() if other is not slot):
+            self._last_lost = [self._changed(slot, "lost", reason)]
+            raise PartDiedError(f"engine-{slot.number}", reason)
+        del self._slots[slot.number]
+        with contextlib.suppress(ray.exceptions.RayError):
+            ray.kill(slot.actor)  # what says that it can answer no more still holds memory
+        _logger.warning("engine lost, others go on", engine=slot.number, reason=reason)
+        return self._changed(slot, "lost", reason)
+
+    def _changed(self, slot: _Slot, change: str, reason: str) -> EnginesChanged:
+        now_ms = time.time_ns() // 1_000_000
+        engine = f"engine-{slot.number}"
+        return EnginesChanged(
+            event_id=event_id(self._run_id, "engines-changed", engine, change, now_ms),
+            run_id=self._run_id,
+            occurred_at_ms=now_ms,
+            engine=engine,
+            change=change,
+            host=slot.host,
+            node=slot.node,
+            reason=reason,
+            serving=len([slot for slot in self._slots.values() if slot.told and not slot.leaving]),
+        )
+
+    def _move_workers(self, cluster: Cluster) -> None:
+        """Say where successors of rollout workers start, and start those of workers on drained machines."""
+        taken = Counter(worker.node for worker in self.workers)
+        nodes = [node for node, cores in cluster.cpus.items() if cores > 0]
+        for worker in self.workers if nodes else ():
+            worker.successor_node = min(nodes, key=lambda node: (taken[node], node))
+            if worker.node in cluster.drained:
+                worker.move(DRAINED)
+                taken[worker.successor_node] += 1
+
+    # -- what is to be done ------------------------------------------------------------------------
+
+    def _room(self, cluster: Cluster) -> int:
+        """Return how many engines there is room for, those that are there included."""
+        staying = [slot for slot in self._slots.values() if slot.node not in cluster.drained]
+        gpus = self._gpus
+        if gpus == 0:
+            return sum(cores > 0 for cores in cluster.cpus.values())
+        free = sum(int(free / gpus + 1e-9) for free in cluster.gpus.values())
+        return len(staying) + len(self._reserved()) + free
+
+    def _reserved(self) -> list[int]:
+        """Return the numbers of engines that are missing, and whose GPUs are reserved and there."""
+        missing = [number for number in range(len(self._placement.engines)) if number not in self._slots]
+        if not missing or not self._gpus:
+            return []
+        try:
+            actor_options(self._placement, self._share(missing[0]), deadline_s=0)
+        except ServiceError:
+            return []  # the reservation waits for a machine
+        return missing
+
+    @property
+    def _gpus(self) -> float:
+        return self._placement.engines[0].num_gpus
+
+    def _staying(self, cluster: Cluster) -> list[_Slot]:
+        """Return the engines that count towards those that are wanted."""
+        return [
+            slot for slot in self._slots.values() if not slot.leaving and slot.node not in cluster.drained
+        ]
+
+    def _leave(self, cluster: Cluster) -> None:
+        """Ask nothing more of engines that are too many, or whose machine is being drained."""
+        serving = [slot for slot in self._slots.values() if slot.handle.has_started and not slot.leaving]
+        drained = [slot for slot in serving if slot.node in cluster.drained]
+        if len(serving) > len(drained):  # else they play until another has taken over
+            for slot in drained:
+                slot.leaving = DRAINED
+        staying = self._staying(cluster)
+        too_many = len(staying) - max(1, self._wanted.count(self._room(cluster)))
+        for slot in sorted(staying, key=lambda slot: -slot.number)[: max(0, too_many)]:
+            slot.leaving = self._wanted.why()
+
+    def _add(self, cluster: Cluster) -> None:
+        """Start the engines that are missing, as far as there is room."""
+        staying = self._staying(cluster)
+        missing = self._wanted.count(self._room(cluster)) - len(staying)
+        if missing <= 0 or time.monotonic() < self._not_before:
+            return
+        for number in self._reserved()[:missing]:
+            self._start(number, self._share(number), actor_options(self._placement, self._share(number)))
+            missing -= 1
+        free = dict(cluster.gpus)
+        taken = Counter(slot.node for slot in self._slots.values())
+        for _ in range(missing):
+            number = next(number for number in range(len(self._slots) + 1) if number not in self._slots)
+            if self._gpus:
+                nodes = [node for node, gpus in free.items() if gpus >= self._gpus - 1e-9]
+                if not nodes:
+                    return
+                node = max(nodes, key=free.__getitem__)
+                free[node] -= self._gpus
+            else:
+                nodes = [node for node, cores in cluster.cpus.items() if cores > 0]
+                if not nodes:
+                    return
+                node = min(nodes, key=lambda node: (taken[node], node))
+            taken[node] += 1
+            options = {
+                "num_cpus": 0,
+                "num_gpus": self._gpus,
+                "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
+            }
+            _logger.info("starting an engine", engine=number, reason=self._wanted.why())
+            self._start(number, self._share(number), options).node = node
+
+    def _share(self, number: int) -> Share:
+        engines = self._placement.engines
+        return engines[number] if number < len(engines) else engines[-1]
+
+    def _start(
+        self, number: int, share: Share, options: Mapping[str, Any], *, initial: bool = False
+    ) -> _Slot:
+        output = Output(self._output / f"engine-{number}.log")
+        self._outputs[f"engine-{number}"] = output
+        if not initial and self._software is None:
+            self._software = software(self._config, self._model_path)
+        actor = (
+            ray.remote(EngineActor)
+            .options(**options, max_concurrency=4096)
+            .remote(
+                self._config,
+                self._run_id,
+                output.path,
+                self._model_path,
+                share,
+                expected=None if initial else self._software,
+            )
+        )
+        slot = _Slot(number, actor, RayEngine(actor, number), initial=initial)
+        self._slots[number] = slot
+        return slot
+
+    async def _end_idle(self) -> list[EnginesChanged]:
+        """End engines that were asked to leave and have answered everything."""
+        changes = []
+        for slot in [slot for slot in self._slots.values() if slot.leaving]:
+            if slot.handle.has_started and (slot.handle.running or slot.number in self._pushed):
+                continue
+            if slot.handle.has_started:
+                with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
+                    await asyncio.wait_for(answer_of(slot.actor.close.remote()), _CLOSE_S)
+            ray.kill(slot.actor)
+            del self._slots[slot.number]
+            if slot.told:
+                changes.append(self._changed(slot, "removed", slot.leaving))
+        return changes

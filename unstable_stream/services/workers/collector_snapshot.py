@@ -1,0 +1,225 @@
+"""The snapshots of a collector: what it knows of its run, saved with the positions up to which it has read.
+
+Without one it reads all games and outcomes of its run again when it starts. Its saved states
+(:meth:`~unstable_stream.log.port.Transaction.save`) are in one scope:
+
+- ``state``: the schedules' state and the positions of all topics. Own games are in it as soon as they were
+  published, so it may know of some behind these positions: they are recognised by their numbers.
+- ``checkpoint/UID``: one for each checkpoint, saved once. So a snapshot grows by some bytes an update only.
+
+They may be deleted at any time, and are not used if they are damaged, of another format, log, or settings:
+then the collector reads its run from the beginning.
+"""
+
+import hashlib
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from unstable_stream.console import get_logger
+from unstable_stream.errors import EventError
+from unstable_stream.events import Checkpoint, GameStarted, decode_event, encode_event
+from unstable_stream.extensions import KINDS, use_of
+from unstable_stream.log.port import EventLog, Positions, StoredRecord, Transaction
+from unstable_stream.log.saved_state import (
+    SavedState,
+    UnusableStateError,
+    check_state,
+    pack_state,
+    saved_positions,
+    unpack_state,
+)
+from unstable_stream.runs.code import named_code
+from unstable_stream.runs.config import RunConfig
+from unstable_stream.services.streams.snapshots import MOST_BYTES, SnapshotPace, scope_of_topics
+from unstable_stream.services.workers.exploitability import ExploitabilitySchedule
+from unstable_stream.services.workers.game_schedule import GameSchedule, ScheduleState
+
+__all__ = ["CollectorSnapshots", "SavedCollector", "read_snapshot"]
+
+_FORMAT: Final = 1
+"""To be raised when the fold or its state changes."""
+_STATE: Final = "state"
+_CHECKPOINT: Final = "checkpoint/"
+_CODE: Final = ("opponent_sampling", "rating_system")
+"""The kinds of extension that the fold calls."""
+
+_SECTIONS: Final = ("seed", "train_envs", "eval_envs", "evaluation", "model_pool", "trained_models")
+
+_log = get_logger(__name__)
+
+
+class SavedCollector(SavedState, frozen=True, kw_only=True):
+    """A snapshot."""
+
+    checkpoints: list[str]
+    """The uids, in the order in which they came."""
+    schedule: ScheduleState
+    measured: list[str]
+
+
+def _schedule_digest(config: RunConfig) -> str:
+    """Return the digest of a run's schedules; if it is equal, the same events give the same state.
+
+    A resumed run may have other settings. Of these it names all that the folds read, but no defaults: a
+    setting that a later version adds leaves the digests of earlier runs as they are.
+    """
+    values = config.model_dump(mode="json", exclude_defaults=True)
+    uses = [
+        use_of(KINDS[kind], reference, key) for kind, key, reference in named_code(config) if kind in _CODE
+    ]
+    about = [
+        {name: values.get(name) for name in _SECTIONS},
+        config.learner.iterations,
+        config.collector.filter_opponent_invalid,
+        GameStarted.SCHEMA_VERSION,
+        uses,
+    ]
+    return hashlib.sha256(msgspec.json.encode(about)).hexdigest()
+
+
+def _scope(run_id: str, topics: Iterable[str]) -> str:
+    return scope_of_topics(f"collector/{run_id}", topics)
+
+
+async def read_snapshot(
+    log: EventLog, run_id: str, topics: Sequence[str], config: RunConfig
+) -> tuple[SavedCollector, list[Checkpoint]] | None:
+    """Return what was saved of a run's collector, and its checkpoints in order; ``None`` if nothing was.
+
+    Args:
+        log: the event log.
+        run_id: the run.
+        topics: the topics that the collector reads.
+        config: the settings of the schedules as they are now.
+
+    Raises:
+        UnusableStateError: the collector has to read its run from the beginning instead.
+        OffsetOutOfRangeError: it knows records that the log has lost.
+        ConfigError: code that the configuration names is not here.
+    """
+    saved = await log.saved(_scope(run_id, topics))
+    if not saved:
+        return None
+    digest = _schedule_digest(config)
+    try:
+        state = unpack_state(saved[_STATE], SavedCollector, _FORMAT, digest)
+        checkpoints = [_checkpoint(saved[_CHECKPOINT + uid]) for uid in state.checkpoints]
+    except KeyError as error:
+        raise UnusableStateError(f"{error} is missing") from error
+    except (zlib.error, EventError) as error:
+        raise UnusableStateError(str(error)) from error
+    await check_state(log, state)
+    return state, checkpoints
+
+
+def _checkpoint(packed: bytes) -> Checkpoint:
+    event = decode_event(zlib.decompress(packed))
+    if not isinstance(event, Checkpoint):
+        raise UnusableStateError(f"it holds a {type(event).__name__}, expected a Checkpoint")
+    return event
+
+
+class CollectorSnapshots:
+    """Tells when a snapshot is due, and saves it."""
+
+    def __init__(
+        self, log: EventLog, run_id: str, topics: Sequence[str], config: RunConfig, pace: SnapshotPace
+    ) -> None:
+        """``topics``: those that the collector reads; ``pace``: how often snapshots are saved."""
+        self._event_log = log
+        self._run_id = run_id
+        self._topics = topics
+        self._config = config
+        self._digest = _schedule_digest(config)
+        self._pace = pace
+        self._saved_checkpoints: set[str] = set()
+        self._events = self._bytes = self._passed = self._last_size = 0
+        self._fits = True
+
+    async def load(self, schedule: GameSchedule, measuring: ExploitabilitySchedule) -> Positions:
+        """Let fresh schedules go on from the last snapshot; return its positions: none if there is none that
+        can be used.
+        """
+        try:
+            saved = await read_snapshot(self._event_log, self._run_id, self._topics, self._config)
+        except UnusableStateError as error:
+            reason = "snapshot not used: the whole run is read instead"
+            _log.warning(reason, run=self._run_id, reason=str(error))
+            return {}
+        if saved is None:
+            return {}
+        state, checkpoints = saved
+        schedule.load_state(state.schedule, checkpoints)
+        measuring.load_state(state.measured, checkpoints)
+        self._saved_checkpoints.update(state.checkpoints)
+        return state.offsets
+
+    def count(self, records: Sequence[StoredRecord], own: int) -> None:
+        """Count records that were folded; ``own``: how many of them are of the run."""
+        self._passed += len(records)
+        self._events += own
+        self._bytes += sum(len(record.value) for record in records)
+
+    @property
+    def is_behind(self) -> bool:
+        """True if records came since the last snapshot."""
+        return self._fits and self._passed > 0
+
+    @property
+    def is_due(self) -> bool:
+        """True if a restart would have to read much again."""
+        pace = self._pace
+        if not self.is_behind or self._passed >= pace.passed:
+            return self.is_behind
+        return self._events >= pace.events and self._bytes >= pace.times_its_size * self._last_size
+
+    async def save(
+        self,
+        transaction: Transaction,
+        positions: Positions,
+        schedule: GameSchedule,
+        measuring: ExploitabilitySchedule,
+    ) -> None:
+        """Save the state of schedules that know all records before ``positions``.
+
+        The transaction must be one of the collector's fenced producer.
+        """
+        states = self._states(await self._event_log.log_id(), positions, schedule, measuring)
+        if len(states[_STATE]) > MOST_BYTES:
+            self._fits = False
+            _log.warning(
+                "snapshot not saved: a restart reads the whole run",
+                run=self._run_id,
+                reason=f"it takes {len(states[_STATE])} bytes, and at most {MOST_BYTES} are saved",
+            )
+            return
+        await transaction.save(_scope(self._run_id, self._topics), states)
+        self._saved_checkpoints.update(schedule.checkpoints)
+        self._last_size = sum(map(len, states.values()))
+        self._events = self._bytes = self._passed = 0
+
+    def _states(
+        self,
+        log_id: str,
+        positions: Positions,
+        schedule: GameSchedule,
+        measuring: ExploitabilitySchedule,
+    ) -> Mapping[str, bytes]:
+        state = SavedCollector(
+            format=_FORMAT,
+            digest=self._digest,
+            log_id=log_id,
+            positions=saved_positions(positions),
+            checkpoints=list(schedule.checkpoints),
+            schedule=schedule.state(),
+            measured=measuring.state(),
+        )
+        new = {
+            _CHECKPOINT + uid: zlib.compress(encode_event(checkpoint), 1)
+            for uid, checkpoint in schedule.checkpoints.items()
+            if uid not in self._saved_checkpoints
+        }
+        return {**new, _STATE: pack_state(state)}

@@ -1,0 +1,173 @@
+"""The inference engine of a run, and the interface that a collector needs of one in any process."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from unstable_stream.errors import EngineError
+from unstable_stream.extensions import KINDS, build
+from unstable_stream.inference.adapter_proof import AdapterProver
+from unstable_stream.inference.base_model import resolve_model
+from unstable_stream.inference.cores import available_cores
+from unstable_stream.inference.engine import (
+    Adapter,
+    AdapterResult,
+    Completion,
+    Engine,
+    EngineStats,
+    GenerationRequest,
+    ProvesAdapters,
+    ScoresCompletions,
+    Tokens,
+)
+from unstable_stream.inference.fetched_adapters import FetchingEngine
+from unstable_stream.runs.config import EngineExtensionConfig, RunConfig, VllmEngineConfig
+from unstable_stream.runs.placement import Share
+from unstable_stream.services.workers.dtype import fastest_on_cpu
+
+__all__ = ["EngineHandle", "LocalEngine", "build_engine", "build_opponent", "take_adapter_results"]
+
+_DECODED_ROWS: Final = 32
+"""Tokens of one decoding step, about."""
+
+
+class EngineHandle(Protocol):
+    """An engine that may be in another process."""
+
+    async def stats(self) -> EngineStats:
+        """Return the engine's counters when it has loaded its model.
+
+        Raises:
+            ServiceError: the engine did not start, or died.
+        """
+
+    async def adapter_results(self) -> list[AdapterResult]:
+        """Return what came of the adapters that it has loaded since the last call.
+
+        Raises:
+            ServiceError: the engine did not start, or died.
+        """
+
+
+class LocalEngine:
+    """The handle of an engine in this process."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def stats(self) -> EngineStats:
+        """Return its counters."""
+        return self._engine.stats()
+
+    async def adapter_results(self) -> list[AdapterResult]:
+        """Return what came of the adapters that it has loaded since the last call."""
+        return take_adapter_results(self._engine)
+
+
+def take_adapter_results(engine: Engine) -> list[AdapterResult]:
+    """Return what came of the adapters that an engine has loaded since the last call."""
+    return engine.take_adapter_results() if isinstance(engine, ProvesAdapters) else []
+
+
+class _Unproven:
+    """An engine that cannot score a probe: says of each adapter once that it plays unproven."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._prover = AdapterProver(dtype="")
+        self._seen: set[str] = set()
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        await self._check(request.adapter)
+        return await self._engine.generate(request)
+
+    async def score(self, sequences: Sequence[Tokens], adapter: Adapter | None = None) -> list[list[float]]:
+        if not isinstance(self._engine, ScoresCompletions):
+            raise EngineError(f"{type(self._engine).__name__} scores no completions: it has no method score")
+        await self._check(adapter)
+        return await self._engine.score(sequences, adapter)
+
+    async def _check(self, adapter: Adapter | None) -> None:
+        if adapter is not None and adapter.uid not in self._seen:
+            await asyncio.to_thread(self._prover.check_file, adapter)
+            self._seen.add(adapter.uid)
+            self._prover.without_probe(adapter)
+
+    def take_adapter_results(self) -> list[AdapterResult]:
+        return self._prover.take()
+
+    def stats(self) -> EngineStats:
+        return self._engine.stats()
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+
+def build_engine(config: RunConfig, model_path: str, share: Share) -> FetchingEngine:
+    """Construct the configured engine in this process, on its share of the GPUs, and load the model."""
+    return FetchingEngine(_build(config, model_path, share))
+
+
+def _build(config: RunConfig, model_path: str, share: Share) -> Engine:
+    engine = config.engine
+    if isinstance(engine, VllmEngineConfig):
+        from unstable_stream.inference.vllm.engine import VllmEngine
+
+        return VllmEngine(
+            model_path,
+            max_parallel_seq=engine.max_parallel_seq,
+            max_model_len=engine.max_model_len,
+            max_loras=engine.max_loras,
+            lora_rank=config.lora.lora_rank,
+            gpu_memory_utilization=share.memory_fraction or engine.gpu_memory_utilization,
+            kv_cache_gb=engine.kv_cache_gb or share.kv_cache_gb,
+            tensor_parallel_size=engine.tensor_parallel_size,
+            num_threads=engine.num_threads or _cores_left(config),
+            dtype=_dtype(config, model_path, share, _cores_left(config)),
+            extra_engine_args=engine.extra_engine_args,
+        )
+    if isinstance(engine, EngineExtensionConfig):
+        made: Engine = build(KINDS["engine"], engine.spec, given=(model_path,), calls_functions=True)
+        return made if isinstance(made, ProvesAdapters) else _Unproven(made)
+    from unstable_stream.inference.transformers.engine import TransformersEngine
+
+    return TransformersEngine(
+        model_path,
+        max_parallel_seq=engine.max_parallel_seq,
+        max_model_len=engine.max_model_len,
+        max_loras=engine.max_loras,
+        num_threads=engine.num_threads or available_cores(),
+        device=None if share.num_gpus else "cpu",
+        dtype=_dtype(config, model_path, share, available_cores()),
+        gpu_memory_fraction=share.memory_fraction,
+    )
+
+
+def build_opponent(config: RunConfig, path: str, share: Share) -> Engine:
+    """Construct the engine of another model that is an opponent, and load the model."""
+    from unstable_stream.inference.transformers.engine import TransformersEngine
+
+    return TransformersEngine(
+        resolve_model(path, revision=config.model_revisions.get(path)),
+        max_loras=1,
+        num_threads=getattr(config.engine, "num_threads", None) or 1,
+        device=None if share.num_gpus else "cpu",
+        gpu_memory_fraction=share.memory_fraction,
+    )
+
+
+def _dtype(config: RunConfig, model_path: str, share: Share, num_threads: int) -> str:
+    engine = config.engine
+    assert not isinstance(engine, EngineExtensionConfig)
+    if engine.dtype != "auto" or share.num_gpus > 0:
+        return engine.dtype
+    # Not left to vLLM: its own choice on a CPU is bfloat16 for every float32 model.
+    return fastest_on_cpu(
+        share.service, model_path, rows=_DECODED_ROWS, num_threads=engine.num_threads or num_threads
+    )
+
+
+def _cores_left(config: RunConfig) -> int:
+    """Return each engine's share of this machine's cores without those of the learner, at least 1."""
+    cores = available_cores() - (config.learner.num_threads or 1)
+    return max(1, cores // config.collector.fewest_engines)

@@ -1,0 +1,145 @@
+"""Make the options of a command from its function: one for each parameter, with its help from ``Args:``.
+
+A parameter ``best_of: int = 1`` is the option ``--best-of``, one without a default an argument;
+``Annotated[int, typer.Option(min=1)]`` says more. A :class:`Place` is made of ``--data`` and ``--log``, a
+:class:`Format` of ``--csv``, ``--json`` and ``--table``. Options that several commands share are here.
+"""
+
+import copy
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeAlias, get_args, get_origin
+
+import typer
+from typer.models import OptionInfo, ParameterInfo
+
+from unstable_stream.api.place import DEFAULT_DATA_DIR, DEFAULT_LOG, Place
+from unstable_stream.ui.cli.query_output import CsvOption, Format, JsonOption, TableOption, pick_format
+
+_LOG_VARIABLE = "UNSTABLE_STREAM_LOG"
+
+DataOption: TypeAlias = Annotated[
+    Path,
+    typer.Option("--data", envvar="UNSTABLE_STREAM_DATA", help="Data directory: log, archive, checkpoints."),
+]
+
+LogOption: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--log",
+        envvar=_LOG_VARIABLE,
+        metavar="LOG",
+        help="The event log: 'local' is the file in the data directory; or kafka://HOST:PORT.",
+    ),
+]
+
+OptionalLogOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--log",
+        envvar=_LOG_VARIABLE,
+        metavar="LOG",
+        help="The event log instead of the configured one: 'local', or kafka://HOST:PORT.",
+    ),
+]
+
+AllowCodeOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-code",
+        metavar="PATTERN",
+        help="Load code that recorded configurations name if it matches, e.g. 'mypackage.*' or '*'. Code of "
+        "runs started from this data directory is allowed anyway.",
+    ),
+]
+
+MetricsPortOption: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port", min=1, max=65535, metavar="PORT", help="Serve Prometheus metrics of the run here."
+    ),
+]
+
+QuietOption: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="No live view.")]
+
+SetOption: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override a configuration key, e.g. learner.iterations=50."
+    ),
+]
+
+
+def environment(text: str) -> dict[str, str]:
+    """Read ``ENV[:TEMPLATE]``; the id of a game of OpenSpiel, ``openspiel:kuhn_poker``, has a colon too."""
+    family, colon, rest = text.partition(":")
+    if family == "openspiel":
+        name, _, template = rest.partition(":")
+        family = f"{family}{colon}{name}"
+    else:
+        template = rest
+    return {"env_id": family, "template": template} if template else {"env_id": family}
+
+
+_MADE_OF: Final[Mapping[Any, tuple[Callable[..., Any], Mapping[str, tuple[Any, Any]]]]] = {
+    Place: (Place.at, {"data": (DataOption, DEFAULT_DATA_DIR), "log": (LogOption, DEFAULT_LOG)}),
+    Format: (
+        pick_format,
+        {"as_csv": (CsvOption, False), "as_json": (JsonOption, False), "as_table": (TableOption, False)},
+    ),
+}
+"""Types of parameters that several options make: the function that makes it, and type and default of each."""
+
+
+def with_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Return the function as Typer takes it: with options in place of its parameters."""
+    doc, _, described = inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:\n")
+    helps = {
+        name: " ".join(text.split())
+        for name, text in re.findall(r"^    (\w+): ((?:.*\n?)(?:^     .*\n?)*)", described, re.MULTILINE)
+    }
+    parameters: dict[str, inspect.Parameter] = {}
+    makers: dict[str, tuple[Callable[..., Any], list[str]]] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.annotation in _MADE_OF:
+            make, parts = _MADE_OF[parameter.annotation]
+            makers[name] = (make, list(parts))
+            for part, (annotation, default) in parts.items():
+                parameters[part] = parameter.replace(name=part, annotation=annotation, default=default)
+        elif parameter.annotation is typer.Context:
+            parameters[name] = parameter
+        else:
+            parameters[name] = parameter.replace(annotation=_annotation(parameter, helps.get(name)))
+
+    @functools.wraps(function)
+    def command(**given: Any) -> None:
+        made = {name: make(*map(given.pop, parts)) for name, (make, parts) in makers.items()}
+        function(**given, **made)
+
+    command.__doc__ = doc
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [parameter.replace(kind=keyword) for parameter in parameters.values()]
+    )
+    command.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
+    return command
+
+
+def _annotation(parameter: inspect.Parameter, text: str | None) -> Any:
+    """Return a parameter's type with the option, or the argument, that it is."""
+    kind, *notes = (
+        get_args(parameter.annotation)
+        if get_origin(parameter.annotation) is Annotated
+        else (parameter.annotation,)
+    )
+    said: ParameterInfo | None = next((note for note in notes if isinstance(note, ParameterInfo)), None)
+    required = parameter.default is parameter.empty
+    info = copy.copy(said) if said is not None else typer.Argument() if required else typer.Option()
+    info.help = info.help or text
+    if isinstance(info, OptionInfo) and info.default is ... and not info.param_decls:
+        name = parameter.name.replace("_", "-")
+        info.param_decls = (f"--{name}/--no-{name}" if parameter.default is True else f"--{name}",)
+    return Annotated[kind, info]

@@ -1,0 +1,109 @@
+"""Running to the end with the live view; shared by all commands that play games."""
+
+import contextlib
+import logging
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import typer
+
+from unstable_stream.api.output import configure_output, plain, plain_console
+from unstable_stream.ui.cli.options import environment
+
+if TYPE_CHECKING:
+    from unstable_stream.api.build import RunConfig
+    from unstable_stream.api.evaluation import EvaluationOptions
+    from unstable_stream.api.planning import RunPlan
+    from unstable_stream.api.run import Run
+
+_PIPED_WIDTH: Final = 120
+
+
+def run_to_end(
+    run: "Run",
+    *,
+    quiet: bool,
+    resume: bool = False,
+    overrides: Sequence[str] = (),
+    allow_code: Sequence[str] = (),
+    summary: bool = True,
+) -> None:
+    """Start a run, or resume it with ``overrides`` and ``allow_code``; print what it has come to.
+
+    Exits with status 130 if it was interrupted.
+    """
+    configure_output("launcher", level=logging.WARNING)  # the live view says the rest
+    with contextlib.suppress(SystemExit):  # a signal has ended it in order
+        if resume:
+            run.resume(live=not quiet, overrides=overrides, allow_code=allow_code)
+        else:
+            run.start(live=not quiet)
+    if run.state != "completed":
+        print(
+            plain(f"run {run.id} {run.state}; go on with: unstable-stream train --resume {run.id}")
+            + run.place.options,
+            file=sys.stderr,
+        )
+        raise typer.Exit(130)
+    if summary:
+        print_summary(run)
+
+
+def print_summary(run: "Run") -> None:
+    """Print the results of a run, and the commands that ask it further."""
+    from rich.markup import escape
+
+    from unstable_stream.api.summary import summarise
+
+    summary = summarise(run)
+    # Piped into a file, the tables keep their columns.
+    console = plain_console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+    console.print(f"\n[bold]Run {escape(run.id)} {run.state}[/]: {summary.work}", highlight=False)
+    if summary.evaluations is not None:
+        title, detail = summary.evaluations_title
+        console.print(f"\n[bold]{title}[/]: {detail}")
+        console.print(summary.evaluations)
+    if summary.standings is not None:
+        console.print(f"\n[bold]Tournament[/]: {summary.standings_title}")
+        console.print(summary.standings)
+    if summary.payoffs is not None:
+        console.print("\n[bold]Payoff matrix[/]: the row's mean score, 1 for a win and 1/2 for a draw")
+        console.print(summary.payoffs)
+    if summary.repeats:
+        console.print(f"\n{summary.repeats}", highlight=False)
+    if summary.ladder is not None:
+        console.print("\n[bold]Rating ladder[/]: all rated games, by mu - 3 sigma")
+        console.print(summary.ladder)
+    console.print(f"\nEverything that happened is in [bold]{escape(summary.place)}[/]. Ask it:")
+    for purpose, command in summary.next_commands:
+        console.print(f"  [dim]# {purpose}[/]\n  {escape(command)}", highlight=False, soft_wrap=True)
+
+
+def print_dry_run(config: "RunConfig") -> None:
+    """Print a resolved configuration that was checked, and to the standard error where it would compute."""
+    from unstable_stream.api.planning import plan_config
+
+    plan = plan_config(config, fetch=False)
+    typer.echo(config.model_dump_json(indent=2))
+    if plan.needs:
+        print_plan(plan, to_error=True)
+    else:
+        typer.echo("\n".join([*plan.lines, f"{config.model} is not here: no memory is foretold"]), err=True)
+
+
+def print_plan(plan: "RunPlan", *, to_error: bool = False) -> None:
+    """Print the table of a plan, and its warnings to the standard error."""
+    typer.echo(plan.table(), err=to_error)
+    for warning in plan.warnings:
+        typer.secho(warning, fg="yellow", err=True)
+
+
+def evaluation_options(context: typer.Context) -> "EvaluationOptions":
+    """Return the options that eval and tournament share, from a command's parameters of the same names."""
+    from unstable_stream.api.evaluation import EvaluationOptions
+
+    given: dict[str, Any] = {name: context.params[name] for name in EvaluationOptions.__annotations__}
+    given["envs"] = [environment(env) for env in given["envs"] or ()] or None
+    given |= {name: given[name] or [] for name in ("overrides", "allow_code")}
+    return cast("EvaluationOptions", given)

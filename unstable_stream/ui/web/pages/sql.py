@@ -1,0 +1,169 @@
+"""Ask the archive in SQL: an editor, rows, a chart, files; with the guard of ``unstable-stream sql``."""
+
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from unstable_stream.archive import Cancel, stream, too_many_bytes, write_parquet
+from unstable_stream.archive.examples import EXAMPLES
+from unstable_stream.archive.reference import relations
+from unstable_stream.errors import ArchiveError, ConfigError
+from unstable_stream.history.views.written import cell_text, write_csv
+from unstable_stream.ui.web.rendering import page
+from unstable_stream.ui.web.site import Shelf, Site
+
+_LONGEST_S: Final = 120.0
+"""A query reads the archive, and a run wants to write it."""
+_SHOWN: Final = 1000
+_MOST_BYTES: Final = 2_000_000_000
+"""Of a file of rows: it is written to the temporary directory first."""
+_BETWEEN_LOOKS: Final = 2048
+_PART_BYTES: Final = 256 * 1024
+_EXACT: Final = 2**53
+"""Whole numbers from here on are text: a browser rounds them."""
+
+_running: Final[dict[tuple[str, str], Cancel]] = {}
+_lock: Final = threading.Lock()
+
+
+def show(site: Site, shelf: Shelf, request: Request) -> Response:
+    """Return the page with the query of its address."""
+    return page(
+        "sql.html.jinja",
+        site,
+        shelf,
+        sql=request.query_params.get("q", ""),
+        foreign=request.headers.get("sec-fetch-site", "") in ("cross-site", "same-site"),
+        relations=relations(),
+        examples=EXAMPLES,
+        longest_s=int(_LONGEST_S),
+    )
+
+
+@contextmanager
+def _cancellable(shelf: Shelf, request: Request) -> Iterator[tuple[str, Cancel]]:
+    """Yield the query and what ends it: a wish of the page that asked, or its time."""
+    if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        # A link or a form of another site must not keep this machine busy.
+        raise HTTPException(403, "Only the SQL page asks for rows: open it, look at the query, and ask.")
+    sql = request.query_params.get("q", "").strip()
+    if not sql:
+        raise ConfigError("there is no query")
+    key = (shelf.slug, request.query_params.get("id", ""))
+    end: Cancel = request.state.gone
+    timer = threading.Timer(_LONGEST_S, end)
+    timer.start()
+    with _lock:
+        _running[key] = end
+    try:
+        yield sql, end
+    finally:
+        timer.cancel()
+        with _lock:
+            if _running.get(key) is end:
+                del _running[key]
+
+
+def rows(site: Site, shelf: Shelf, request: Request) -> Response:
+    """Return the first thousand rows as JSON, or one line that says what is wrong."""
+    try:
+        with (
+            _cancellable(shelf, request) as (sql, end),
+            stream(shelf.archive, sql, cancel=end) as result,
+        ):
+            found = [[_plain(value) for value in row] for row in islice(result.rows, _SHOWN + 1)]
+    except (ArchiveError, ConfigError) as error:
+        return Response(str(error), 400, media_type="text/plain")
+    answer = {
+        "columns": result.columns,
+        "types": result.types,
+        "rows": found[:_SHOWN],
+        "more": len(found) > _SHOWN,
+    }
+    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+def _plain(value: Any) -> str | float | int | bool | None:
+    """``Any``: what DuckDB makes of a column's type."""
+    if value is None or isinstance(value, bool | float):
+        return value
+    return value if isinstance(value, int) and abs(value) < _EXACT else cell_text(value)
+
+
+def cancel(site: Site, shelf: Shelf, request: Request) -> Response:
+    """End a query that the same page began; nothing if it has ended."""
+    with _lock:
+        end = _running.get((shelf.slug, request.query_params.get("id", "")))
+    if end is not None:
+        end()
+    return Response(status_code=204)
+
+
+def download_csv(site: Site, shelf: Shelf, request: Request) -> Response:
+    """Return all rows as CSV."""
+    with _temporary(".csv") as path:
+        with (
+            _cancellable(shelf, request) as (sql, end),
+            stream(shelf.archive, sql, cancel=end) as result,
+            path.open("w", encoding="utf-8", newline="") as file,
+        ):
+            write_csv(file, result.columns, _bounded(result.rows, path))
+        return _sent(path, "text/csv; charset=utf-8")
+
+
+def _bounded(rows: Iterable[tuple[Any, ...]], path: Path) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows while the file that they are written to is small enough; ``Any``: DuckDB's values."""
+    for number, row in enumerate(rows):
+        if number % _BETWEEN_LOOKS == 0 and path.stat().st_size > _MOST_BYTES:
+            raise too_many_bytes(_MOST_BYTES)
+        yield row
+
+
+def download_parquet(site: Site, shelf: Shelf, request: Request) -> Response:
+    """Return all rows as Parquet."""
+    with _temporary(".parquet") as path:
+        with _cancellable(shelf, request) as (sql, end):
+            write_parquet(shelf.archive, sql, path, most_bytes=_MOST_BYTES, cancel=end)
+        return _sent(path, "application/vnd.apache.parquet")
+
+
+@contextmanager
+def _temporary(suffix: str) -> Iterator[Path]:
+    """Rows go to a file first: whoever downloads may be slow, and the archive is not held for that long."""
+    with tempfile.NamedTemporaryFile(prefix="unstable-stream-", suffix=suffix, delete=False) as file:
+        path = Path(file.name)
+    try:
+        yield path
+    except ArchiveError as error:
+        raise ConfigError(str(error)) from error
+    finally:
+        path.unlink()
+
+
+def _sent(path: Path, kind: str) -> Response:
+    """Send a file that is about to lose its name: it is gone when it is closed, read to its end or not."""
+    file = path.open("rb")
+    size = path.stat().st_size
+
+    def parts() -> Iterator[bytes]:
+        with file:
+            while part := file.read(_PART_BYTES):
+                yield part
+
+    return StreamingResponse(
+        parts(),
+        media_type=kind,
+        headers={
+            "content-length": str(size),
+            "content-disposition": f'attachment; filename="rows{path.suffix}"',
+        },
+    )

@@ -1,0 +1,169 @@
+"""The causes of something and its effects, as a graph to click through."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from unstable_stream.api.why import find_why
+from unstable_stream.archive import query
+from unstable_stream.errors import ConfigError
+from unstable_stream.history.hindsight.why import Direction, NodeKey, Provenance
+from unstable_stream.ui.web.rendering import page
+from unstable_stream.ui.web.site import Shelf, Site
+
+_WIDTH: Final = 190
+_HEIGHT: Final = 44
+_GAP_X: Final = 110
+_GAP_Y: Final = 14
+_MOST: Final = 4
+"""Nodes drawn of each link; the lists below the graph have more."""
+_SHOWN_ID: Final = 22
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """A node, where it is drawn."""
+
+    key: NodeKey
+    address: str
+    name: str
+    x: int
+    y: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrow:
+    """A relation between two drawn nodes, from cause to effect."""
+
+    path: str
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    width: int
+    height: int
+    boxes: Sequence[_Box]
+    arrows: Sequence[_Arrow]
+    root: NodeKey
+
+
+def show(site: Site, shelf: Shelf, request: Request) -> Response:
+    """Return the page; without ``of``, one to name something on."""
+    wanted = request.query_params.get("of", "").strip()
+    hops = request.query_params.get("hops", "")
+    if hops not in ("", "1", "2", "3", "4"):
+        raise ConfigError(f"hops={hops!r}: expected 1 to 4")
+    found = graph = None
+    starts: Sequence[NodeKey] = ()
+    if not wanted:
+        starts = _starts(shelf)
+    else:
+        with shelf.reading():
+            found = find_why(shelf.place, wanted, depth=int(hops) if hops else None, limit=20).found
+        graph = _draw(shelf, found)
+    return page(
+        "why.html.jinja",
+        site,
+        shelf,
+        wanted=wanted,
+        hops=hops,
+        found=found,
+        root=found.nodes[found.root] if found else None,
+        graph=graph,
+        starts=starts,
+        directions=((Direction.BECAUSE, "Because of"), (Direction.LED_TO, "Led to")),
+        address=lambda key: _address(shelf, key),
+        facts=_facts,
+    )
+
+
+_STARTS: Final = """
+    WITH run AS (SELECT run_id FROM runs ORDER BY trains DESC, started_at DESC, run_id LIMIT 1),
+    made AS (FROM updates WHERE run_id = (FROM run) ORDER BY "update" DESC LIMIT 1),
+    finished AS (FROM game_outcomes WHERE run_id = (FROM run) ORDER BY finished_at DESC, game_id LIMIT 1)
+    SELECT run_id, 'update' AS kind, concat_ws('/', model, "update") AS id FROM made
+    UNION ALL SELECT run_id, 'checkpoint', model_uid FROM made WHERE model_uid IS NOT NULL
+    UNION ALL (SELECT s.run_id, 'step', s.step_id FROM update_steps AS s
+        JOIN made AS m ON s.run_id = m.run_id AND s."update" = m."update" WHERE s.fate = 'trained'
+        ORDER BY s.step_id LIMIT 1)
+    UNION ALL SELECT run_id, 'game', game_id FROM finished
+"""
+
+
+def _starts(shelf: Shelf) -> list[NodeKey]:
+    """Return starts of a walk: the latest update of the newest run, its checkpoint and a step, a game."""
+    if not shelf.runs():
+        return []
+    with shelf.reading():
+        rows = query(shelf.place.archive, _STARTS).rows
+    return [NodeKey(kind=kind, run_id=run, id=found) for run, kind, found in rows]
+
+
+def _address(shelf: Shelf, key: NodeKey) -> str:
+    name = {
+        "update": f"{key.run_id}:update:{key.id}",
+        "checkpoint": f"{key.run_id}:{key.id}",
+    }.get(key.kind, key.id)
+    return shelf.href("why") + "?" + urlencode({"of": name})
+
+
+def _facts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what is known of a node, without lists of tokens. ``Any``: DuckDB's values."""
+    return [
+        (name.replace("_", " "), str(value))
+        for name, value in facts.items()
+        if value is not None and not isinstance(value, list | dict)
+    ]
+
+
+def _draw(shelf: Shelf, found: Provenance) -> _Graph:
+    """Lay out causes to the left and effects to the right, a column for each hop."""
+    columns: dict[NodeKey, int] = {found.root: 0}
+    links: list[tuple[NodeKey, NodeKey, str]] = []
+    for direction, step in ((Direction.BECAUSE, -1), (Direction.LED_TO, 1)):
+        here = [found.root]
+        while here:
+            reached: list[NodeKey] = []
+            for key in here:
+                for link in found.nodes[key].links if key in found.nodes else ():
+                    if link.direction is not direction:
+                        continue
+                    for end in link.ends[:_MOST]:
+                        pair = (end.key, key) if step < 0 else (key, end.key)
+                        links.append((*pair, link.relation))
+                        if end.key not in columns:
+                            columns[end.key] = columns[key] + step
+                            reached.append(end.key)
+            here = reached
+    first = min(columns.values())
+    rows: dict[int, int] = {}
+    boxes = {}
+    for key, column in columns.items():
+        row = rows[column] = rows.get(column, -1) + 1
+        name = key.id if len(key.id) <= _SHOWN_ID else f"{key.id[:8]}…"
+        place = ((column - first) * (_WIDTH + _GAP_X), row * (_HEIGHT + _GAP_Y))
+        boxes[key] = _Box(key, _address(shelf, key), name, *place)
+    height = (max(rows.values()) + 1) * (_HEIGHT + _GAP_Y)
+    middle = {column: (height - (last + 1) * (_HEIGHT + _GAP_Y)) // 2 for column, last in rows.items()}
+    boxes = {
+        key: _Box(box.key, box.address, box.name, box.x, box.y + middle[columns[key]])
+        for key, box in boxes.items()
+    }
+    arrows = [_arrow(boxes[cause], boxes[effect], says) for cause, effect, says in dict.fromkeys(links)]
+    width = (max(columns.values()) - first + 1) * (_WIDTH + _GAP_X) - _GAP_X
+    return _Graph(width, height, list(boxes.values()), arrows, found.root)
+
+
+def _arrow(cause: _Box, effect: _Box, says: str) -> _Arrow:
+    y, to_y = cause.y + _HEIGHT // 2, effect.y + _HEIGHT // 2
+    if cause.x >= effect.x:  # around the left side
+        x, to_x = cause.x, effect.x
+        return _Arrow(f"M{x} {y}C{x - 40} {y} {to_x - 40} {to_y} {to_x} {to_y}", says)
+    x, to_x = cause.x + _WIDTH, effect.x
+    bend = max(30, abs(to_x - x) // 2)
+    return _Arrow(f"M{x} {y}C{x + bend} {y} {to_x - bend} {to_y} {to_x} {to_y}", says)
