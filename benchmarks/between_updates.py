@@ -7,8 +7,6 @@ from unstable_stream.events import LearnerUpdate
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import readable_events
 
-__all__ = ["BetweenUpdates"]
-
 Look = TypeVar("Look")
 
 

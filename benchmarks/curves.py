@@ -4,8 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-__all__ = ["curves"]
-
 _WIDTH: Final = 300
 _HEIGHT: Final = 240
 _MARGIN: Final = 48

@@ -22,17 +22,6 @@ from rich.table import Table
 from infra.kafka.brokers import KafkaCluster
 from unstable_stream.log.stores.archive_address import ARCHIVE_VARIABLE, ArchiveAddress
 
-__all__ = [
-    "Comparison",
-    "compare",
-    "duckdb_file",
-    "kafka_broker",
-    "machine",
-    "parser",
-    "report",
-    "target_text",
-]
-
 _KAFKA_PORT = 21_892
 
 

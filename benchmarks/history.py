@@ -42,8 +42,6 @@ from unstable_stream.services.streams.snapshots import (
     scope_of,
 )
 
-__all__ = ["Point", "picture"]
-
 _FOLDED = 1_000_000
 _ROUNDS = 3
 

@@ -41,8 +41,6 @@ from unstable_stream.api.quickstart import quickstart
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.services.launch.launcher import Backend, launch
 
-__all__ = ["MARK", "Layers", "Spent", "by_process", "play", "process_name"]
-
 MARK: Final = "UNSTABLE_STREAM_STEP_COST"
 """Environment variable by which the processes of the run are known: Ray's are nobody's children."""
 _PACKAGE: Final = f"{Path(unstable_stream.__file__).parent}{os.sep}"

@@ -22,8 +22,6 @@ from rich.table import Table
 
 from benchmarks.harness import machine, target_text
 
-__all__ = ["Baseline", "Measured", "compared", "fallen", "read_results"]
-
 _FALLEN: Final = 0.5
 
 

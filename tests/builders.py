@@ -28,8 +28,6 @@ from unstable_stream.events import (
 )
 from unstable_stream.events.ids import named_id
 
-__all__ = ["made"]
-
 _StructT = TypeVar("_StructT", bound=msgspec.Struct)
 _KEYS: Final[dict[type, tuple[str, ...]]] = {
     Checkpoint: ("iteration",),

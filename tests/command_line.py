@@ -11,8 +11,6 @@ from unittest import mock
 
 from unstable_stream.ui import cli
 
-__all__ = ["PROGRAM", "run_command"]
-
 PROGRAM: Final = (
     "import sys; sys.argv[0] = 'unstable-stream'; from unstable_stream.ui.cli import main; main()"
 )

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Block", "blocks_of", "commands_in", "not_run_reason", "script_of"]
-
 PROGRAM = "unstable-stream"
 _FENCE = re.compile(r"^(\s*)```(\w*)\s*$")
 _NOT_RUN = re.compile(r"<!-- not run: (\S.*?) -->")

@@ -4,8 +4,6 @@ import multiprocessing
 import signal
 from collections.abc import Callable
 
-__all__ = ["assert_killed"]
-
 _PRELOADED = [
     *("aiokafka", "deltalake", "duckdb", "pyarrow.parquet"),
     *("tests.archive.dying", "tests.services.streams.doomed_host", "tests.services.streams.plugin_bench"),

@@ -5,8 +5,6 @@ import signal
 
 import psutil
 
-__all__ = ["children_of", "command_of", "end_together", "send", "still_runs"]
-
 _GONE = (psutil.Error, OSError)
 """``NoSuchProcess``, ``ZombieProcess``, ``AccessDenied`` of one that changes its user, and what /proc raises
 of one that ends while it is read."""

@@ -17,8 +17,6 @@ from unstable_stream.events import EVENT_TYPES
 from unstable_stream.log.contracts.asyncapi import document_text
 from unstable_stream.log.topics import schema_file_name, schema_text
 
-__all__ = ["GENERATED", "ROOT", "SLOW", "made"]
-
 ROOT: Final = Path(__file__).parent.parent
 Make: TypeAlias = Callable[[str], str]
 """From the present text of a file, whose prose may stay, to the one it should have."""

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["get_logger", "plain", "plain_console", "stderr_of_the_moment"]
-
 # Models and records say what they like, and a terminal obeys control characters: show them as what they are,
 # unknown. So too the line and paragraph separators, and what turns the direction of the text around.
 _UNSHOWN: Final = (*range(32), *range(127, 160), *range(0x2028, 0x202F), *range(0x2066, 0x206A))

@@ -7,40 +7,6 @@ message text. The command line prints these as one line; anything else is a bug 
 
 from typing import ClassVar, Self
 
-__all__ = [
-    "AdapterError",
-    "ArchiveAheadError",
-    "ArchiveBusyError",
-    "ArchiveError",
-    "CheckpointError",
-    "ConfigError",
-    "EngineDiedError",
-    "EngineError",
-    "EngineOverloadedError",
-    "EnvironmentUnavailableError",
-    "EventDecodeError",
-    "EventError",
-    "EventLogError",
-    "FencedError",
-    "GameError",
-    "LearnerError",
-    "LogUnavailableError",
-    "OffsetOutOfRangeError",
-    "PartitionsChangedError",
-    "PluginError",
-    "RecordTooLargeError",
-    "ReportError",
-    "RunError",
-    "ServiceError",
-    "ServiceKilledError",
-    "StoreError",
-    "StoreUnavailableError",
-    "UnknownEventError",
-    "UnknownSchemaVersionError",
-    "UnknownTopicError",
-    "UnstableStreamError",
-]
-
 
 class UnstableStreamError(Exception):
     """Root of every error this package raises on purpose."""

@@ -13,8 +13,6 @@ from torch import Tensor
 from unstable_stream.algorithms import BaseAlgo, TokenBatch
 from unstable_stream.inference.engine import Completion, EngineStats, GenerationRequest
 
-__all__ = ["ENGINE", "NO_UPDATE", "NoUpdate", "StandIn"]
-
 ENGINE: Final = "benchmarks/ceiling/stand_in.py:StandIn"
 NO_UPDATE: Final = "benchmarks/ceiling/stand_in.py:NoUpdate"
 _LOGPROB: Final = -1.25

@@ -23,8 +23,6 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["main"]
-
 _PARTS: Final = ("learner", "transformers", "agreement", "vllm", "run")
 _SHAPES: Final = ("tiny", "0.6B", "1.7B", "4B", "8B")
 _ENDING_S: Final = 20.0

@@ -27,8 +27,6 @@ from unstable_stream.errors import EngineError
 from unstable_stream.inference.engine import Adapter, Completion, Engine, GenerationRequest, SamplingSettings
 from unstable_stream.inference.transformers.engine import TransformersEngine
 
-__all__ = ["measure_agreement", "measure_transformers", "measure_vllm"]
-
 Prompts = list[list[int]]
 
 _AGREEMENT_PROMPTS: Final = 16

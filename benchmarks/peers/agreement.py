@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Agreement", "agreement", "read_gradient"]
-
 
 @dataclass(frozen=True, slots=True)
 class Agreement:

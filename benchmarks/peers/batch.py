@@ -11,8 +11,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["RANK", "SHAPES", "Batch", "Shape", "make_batch", "text_of"]
-
 RANK: Final = 16
 """Of the LoRA adapter, on all projections; its alpha is twice that."""
 

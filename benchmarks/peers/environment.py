@@ -13,8 +13,6 @@ import venv
 from pathlib import Path
 from typing import Final
 
-__all__ = ["PYTHON", "REQUIREMENTS", "ensure", "pins"]
-
 _HERE: Final = Path(__file__).parent
 _ENVIRONMENT: Final = _HERE / ".venv"
 _STAMP: Final = _ENVIRONMENT / "installed.txt"

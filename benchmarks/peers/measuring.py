@@ -17,8 +17,6 @@ from typing import Any, Final
 
 import torch
 
-__all__ = ["MARK", "Clock", "Peak", "Task", "gradients_of", "read_task"]
-
 MARK: Final = "@peers"
 """Begins every line that is for whoever measures; libraries print others."""
 

@@ -15,8 +15,6 @@ from unstable_stream.algorithms.learners.lora import LoraSettings
 from unstable_stream.algorithms.learners.settings import LearnerSettings
 from unstable_stream.algorithms.learners.standard_learner import StandardLearner
 
-__all__ = ["samples_of"]
-
 
 def samples_of(batch: Batch) -> list[TrainingSample]:
     """Return the batch as our learner takes it."""

@@ -13,8 +13,6 @@ from typing import Any, Final
 from benchmarks.peers.environment import ensure
 from benchmarks.peers.measuring import MARK
 
-__all__ = ["PEERS", "Side", "side"]
-
 PEERS: Final = {"trl": "trl_learner", "unstable-rl": "unstable_baselines"}
 """Package and our module that runs it."""
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-__all__ = ["MEASURES", "PAGE", "RESULTS", "page", "table"]
-
 _ROOT: Final = Path(__file__).parents[2]
 RESULTS: Final = _ROOT / "docs" / "data" / "peers"
 """A file for each run; the table has the rows of all, in the order of the models' sizes."""

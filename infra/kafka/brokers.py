@@ -24,8 +24,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-__all__ = ["KafkaCluster", "KafkaUnavailableError", "why_unavailable"]
-
 _HERE: Final = Path(__file__).resolve().parent
 DEFAULT_DIRECTORY: Final = _HERE / ".cluster"
 _LIBRARY: Final = _HERE / ".lib"

@@ -23,8 +23,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-__all__ = ["S3Server", "S3UnavailableError", "why_unavailable"]
-
 DEFAULT_DIRECTORY: Final = Path(__file__).resolve().parent / ".store"
 PORTS: Final = 8
 """Ports that a server takes, from the first on."""

@@ -8,8 +8,6 @@ from unstable_stream.api.topics import create_topics
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.recording import initial_checkpoint, start_run
 
-__all__ = ["record_untrained_run"]
-
 
 def record_untrained_run(place: Place, run_id: str) -> None:
     """Record its start and its checkpoint on the log of a new place."""

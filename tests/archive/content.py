@@ -5,8 +5,6 @@ from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.log.stores.archive_address import ArchiveAddress, is_shared
 
-__all__ = ["content", "typed_content"]
-
 
 def content(path: ArchiveAddress, *, numbered: bool = False) -> dict[str, list[str]]:
     """Return every row of every table as text, sorted; of a file with ``numbered`` its record number, too."""

@@ -13,8 +13,6 @@ from unstable_stream.archive.shared.compaction import compact
 from unstable_stream.archive.shared.table import SharedTable
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 
-__all__ = ["drop", "merge", "write", "write_file"]
-
 
 def _killer(times: int) -> Callable[[], None]:
     left = times

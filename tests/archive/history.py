@@ -39,8 +39,6 @@ from unstable_stream.events import (
 from unstable_stream.log.port import StoredRecord
 from unstable_stream.log.records import record_from_event
 
-__all__ = ["ENV", "GAMES_PER_UPDATE", "START_MS", "made_up_run", "stored"]
-
 ENV = "TicTacToe-v0-train"
 GAMES_PER_UPDATE = 4
 START_MS = 1_700_000_000_000

@@ -9,8 +9,6 @@ from typing import Final
 
 import duckdb
 
-__all__ = ["multiply_games"]
-
 _IDS: Final = ("game_id", "trajectory_id", "step_id")
 _COUNTS: Final = ("game_index", "games")
 _TIMES: Final = ("started_at", "finished_at", "abandoned_at", "occurred_at")

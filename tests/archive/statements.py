@@ -4,8 +4,6 @@ from typing import Final
 
 from unstable_stream.archive.statements import UNSAFE_FUNCTIONS
 
-__all__ = ["ENDLESS", "STATEMENTS"]
-
 _READING: Final = """
 SELECT 1
 select * from runs

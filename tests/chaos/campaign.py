@@ -19,8 +19,6 @@ from tests.chaos.table import RESULTS, read_results, write_tables
 from tests.conftest import free_port_pair
 from tests.whole_run.processes import History
 
-__all__ = ["do_faults"]
-
 _PER_UPDATE = 2 / 3
 """Faults of one run, for each of its updates."""
 _RUNS_PER_DIRECTORY = 4

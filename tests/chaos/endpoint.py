@@ -8,8 +8,6 @@ from collections import Counter
 from types import TracebackType
 from typing import Self
 
-__all__ = ["BadEndpoint"]
-
 _STALL_S = 3.0
 
 

@@ -19,8 +19,6 @@ from tests.processes import send
 from tests.whole_run.processes import RAY_AGENTS, History, LaunchedRun
 from unstable_stream.events import GameAbandoned
 
-__all__ = ["HUNG", "LAUNCHER_DIED", "NEVER_RETURNS", "Fault", "faults_for"]
-
 Inject = Callable[[LaunchedRun, random.Random], Awaitable[str | None]]
 
 PROCESSES = (

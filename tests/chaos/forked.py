@@ -18,8 +18,6 @@ from tests.whole_run.processes import History, LaunchedRun, environment
 from unstable_stream.log.topics import load_topics
 from unstable_stream.ui.cli import main
 
-__all__ = ["ForkedRun"]
-
 _THAT_IS_ALL = "=== these are all tasks"
 _FRAMES = ("cr_frame", "ag_frame", "gi_frame")
 _AWAITED = ("cr_await", "ag_await", "gi_yieldfrom")

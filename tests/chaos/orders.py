@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["CONTROL_ENV", "Orders"]
-
 CONTROL_ENV = "CHAOS_CONTROL"
 """The environment variable with the directory of the orders."""
 _INSIDE = Path(__file__).resolve().parent / "inside"

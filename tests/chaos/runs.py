@@ -17,8 +17,6 @@ from tests.chaos.forked import ForkedRun
 from tests.whole_run.processes import History, LaunchedRun
 from unstable_stream.events import LearnerUpdate, RunFinished, RunStarted
 
-__all__ = ["KEY_ENV", "LOG_AWAY", "RAY_AWAY", "RunResult", "Setting", "do_faults_to_one_run"]
-
 KEY_ENV = "CHAOS_ENDPOINT_KEY"
 """The environment variable with the key of the failing endpoint; it takes any."""
 _LIGHT = (

@@ -10,8 +10,6 @@ from typing import Any
 
 from tests.chaos.runs import LOG_AWAY, RAY_AWAY, RunResult
 
-__all__ = ["RESULTS", "lines", "read_results", "summary", "write_tables"]
-
 RESULTS = "runs.jsonl"
 """The file with a line for each run."""
 

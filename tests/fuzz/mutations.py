@@ -6,8 +6,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-__all__ = ["absurd", "changed_bytes", "changed_document", "paths", "refusal"]
-
 absurd: st.SearchStrategy[Any] = st.one_of(
     st.none(),
     st.booleans(),

@@ -16,8 +16,6 @@ from unstable_stream.log.records import record_from_event, source_header
 from unstable_stream.log.topics import TOPICS_DIR, load_topics
 from unstable_stream.runs.config import RunConfig
 
-__all__ = ["absurd_events", "absurd_starts", "no_events", "stored_as"]
-
 _GOLDEN: Final = {path.stem: json.loads(path.read_bytes()) for path in (TOPICS_DIR / "golden").glob("*.json")}
 _ABSURD: Final[tuple[Any, ...]] = (
     None,

@@ -18,8 +18,6 @@ from unstable_stream.algorithms.learners.lora import (
 from unstable_stream.algorithms.scoring import CompletionScorer
 from unstable_stream.inference.engine import Adapter
 
-__all__ = ["LearnersView"]
-
 _RANK = 16
 _EFFECT = 0.65
 """Standard deviation of B times the root of the number of its columns in the whole model."""

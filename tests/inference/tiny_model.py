@@ -13,8 +13,6 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Con
 
 from unstable_stream.inference.engine import Adapter
 
-__all__ = ["CHAT_TEMPLATE", "EOS_TOKEN_ID", "PAD_TOKEN_ID", "VOCABULARY", "build_adapter", "build_tiny_model"]
-
 _SPECIALS = ("<pad>", "<eos>", "<unk>", "<user>", "<assistant>")
 _MOVES = tuple(f"[{number}]" for number in range(9))
 _WORDS = (

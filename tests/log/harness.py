@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from unstable_stream.log.port import Consumer, EventLog, Record, StoredRecord, TopicPartition, TopicSpec
 from unstable_stream.log.topics import load_topics
 
-__all__ = ["DEADLINE_S", "LogHarness", "read", "records", "share_out", "topics_of_one_partition"]
-
 DEADLINE_S = 120.0
 FOREVER_S = 600.0
 """A poll that is to be woken waits this long: if nobody wakes it, the deadline passes first."""

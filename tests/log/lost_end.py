@@ -5,8 +5,6 @@ from pathlib import Path
 
 from unstable_stream.log.port import TopicPartition
 
-__all__ = ["lose_end"]
-
 
 def lose_end(path: Path, at: TopicPartition, first: int) -> None:
     """Remove the records from an offset on; positions and saved states stay."""

@@ -19,8 +19,6 @@ from unstable_stream.services.workers.collector import Collector
 from unstable_stream.services.workers.collector_snapshot import CollectorSnapshots
 from unstable_stream.services.workers.rollout import _Publisher
 
-__all__ = ["MISTAKES", "mistaken"]
-
 
 class _Apart:
     """A transaction whose parts are stored one after the other."""

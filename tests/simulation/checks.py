@@ -14,8 +14,6 @@ from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.services.streams.plugins import Context, Position
 from unstable_stream.services.workers.archiver import run_archiver
 
-__all__ = ["check_all"]
-
 _ONCE = ("steps", "ratings", "learner-updates", "checkpoints")
 """Topics whose writers use transactions of a fenced producer: no event may be there twice."""
 

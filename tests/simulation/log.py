@@ -26,8 +26,6 @@ from unstable_stream.log.local.threads import ReadThread, WriteThread
 from unstable_stream.log.partitioner import partition_for_key
 from unstable_stream.log.port import Consumer, Positions, Record, Start, StoredRecord, TopicPartition
 
-__all__ = ["CALM", "Calm", "SimulatedConsumer", "SimulatedLog", "SimulatedProducer", "Store"]
-
 _MARKER: Final = "end-of-transaction"
 
 

@@ -25,8 +25,6 @@ from collections.abc import Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
-__all__ = ["PROCESS", "Process", "SimulatedLoop", "StuckError", "simulated_clock"]
-
 T = TypeVar("T")
 
 EPOCH_NS: Final = 1_800_000_000_000_000_000

@@ -13,8 +13,6 @@ import structlog
 from tests.simulation.scenario import draw_scenario
 from tests.simulation.simulate import Outcome, simulate
 
-__all__ = ["run_many", "run_one"]
-
 _REPORT_S = 10.0
 
 

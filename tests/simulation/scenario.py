@@ -6,8 +6,6 @@ from typing import Any
 
 from unstable_stream.runs.config import RunConfig, parse_config
 
-__all__ = ["Scenario", "draw_scenario", "run_config"]
-
 
 @dataclass(frozen=True, slots=True)
 class Scenario:

@@ -26,8 +26,6 @@ from unstable_stream.services.workers.exploitability import Measurement
 from unstable_stream.services.workers.learner import Learners
 from unstable_stream.services.workers.rollout import RolloutWorker
 
-__all__ = ["RUN", "Counts", "Services", "tallying"]
-
 T = TypeVar("T")
 
 RUN = "simulated-run"

@@ -25,8 +25,6 @@ from unstable_stream.services.streams.fold_sink import FoldSink
 from unstable_stream.services.streams.snapshots import SnapshotPace
 from unstable_stream.services.workers import learner_core, rollout
 
-__all__ = ["Outcome", "simulate"]
-
 _ENOUGH_S = 3600.0
 """Simulated seconds after the last fault in which a run must end."""
 

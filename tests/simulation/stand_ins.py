@@ -26,8 +26,6 @@ from unstable_stream.inference.engine import Completion, EngineStats, Generation
 from unstable_stream.inference.tokenizer import Tokenizer, load_tokenizer
 from unstable_stream.log.stores.adapter_format import WEIGHTS_FILE
 
-__all__ = ["PretendLearner", "RandomMoves", "tokenizer"]
-
 _FIRST_CELL = 24
 """The tiny player's token ``[0]``; those of the other cells follow."""
 

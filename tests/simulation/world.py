@@ -22,8 +22,6 @@ from unstable_stream.errors import (
 )
 from unstable_stream.log.port import TopicPartition
 
-__all__ = ["MARK", "FoundError", "Service", "World"]
-
 MARK: Final = "(simulated)"
 """Is in the message of every error that the simulation itself raises."""
 _CHANGING: Final = frozenset({"append", "commit", "transaction", "producer", "topics"})

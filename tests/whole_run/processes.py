@@ -22,17 +22,6 @@ from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.data_dir import DataDir
 
-__all__ = [
-    "CONFIG",
-    "RAY_AGENTS",
-    "History",
-    "LaunchedRun",
-    "StandingService",
-    "command_line",
-    "environment",
-    "run_command",
-]
-
 CONFIG = Path(__file__).resolve().parents[2] / "unstable_stream" / "api" / "quickstart.toml"
 _SMALL = (
     "name=small",

@@ -39,8 +39,6 @@ from unstable_stream.log.stores.archive_address import ARCHIVE_VARIABLE
 if TYPE_CHECKING:
     from tools.lab.faults import Fault
 
-__all__ = ["ARCHIVES", "BROKERS", "RAY_HEAD", "RAY_WORKERS", "Lab", "LabError", "why_unavailable"]
-
 RUN: Final = Path(__file__).with_name("run.toml")
 LOCATIONS: Final = (
     "--set",

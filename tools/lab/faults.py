@@ -36,8 +36,6 @@ from tools.lab.watch import Watch
 from unstable_stream.events import LearnerUpdate
 from unstable_stream.log.stores.store import PATIENCE_S
 
-__all__ = ["FAULTS", "FaultError", "do_faults"]
-
 DEADLINE_S: Final = 600.0
 """For each thing that is waited for; a machine with cores to spare needs a tenth."""
 MOMENT_S: Final = 2.0

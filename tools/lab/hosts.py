@@ -23,8 +23,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["Host", "Hosts", "HostsUnavailableError", "free_networks", "why_unavailable"]
-
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 _END_S: Final = 30.0
 """Seconds for processes to be gone after a kill."""

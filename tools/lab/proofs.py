@@ -24,8 +24,6 @@ from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.topics import load_topics
 from unstable_stream.services.workers.archiver_start import ARCHIVER_GROUP
 
-__all__ = ["Held", "Proof", "await_archived", "held_by_archive", "lacking", "prove_run"]
-
 DEADLINE_S: Final = 600.0
 _TRIES: Final = 5
 """Processors may still publish what follows from the last games; what was left out stays left out."""

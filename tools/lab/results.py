@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["FaultResult", "read_results", "table"]
-
 
 @dataclass
 class FaultResult:

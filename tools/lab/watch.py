@@ -15,8 +15,6 @@ from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import Positions
 from unstable_stream.log.reading import readable_events
 
-__all__ = ["Seen", "Watch"]
-
 _TOPICS: Final = (RunStarted.TOPIC, LearnerUpdate.TOPIC, Metrics.TOPIC)
 
 

@@ -5,8 +5,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["NO_LEGAL_MOVE", "Row", "chance_page", "family"]
-
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """The games of `random-legal` against itself in one environment, counted."""

@@ -30,8 +30,6 @@ from unstable_stream.games.opponents.scripted import scripted_names, scripted_pl
 from unstable_stream.games.play import play_game
 from unstable_stream.games.players import Move, Player, TurnContext
 
-__all__ = ["GAMES", "MAX_TURNS", "ROWS", "chance_games", "environments_for_several", "read_rows"]
-
 MAX_TURNS: Final = 200
 GAMES: Final = 200
 

@@ -8,8 +8,6 @@ from typing import Final
 from unstable_stream.games.environments import list_environments, probe
 from unstable_stream.games.opponents.scripted import scripted_names
 
-__all__ = ["environments_page"]
-
 _TABLES: Final = re.compile(r"^## Playable .*?(?=^## (?!Not playable))", re.MULTILINE | re.DOTALL)
 
 

@@ -39,8 +39,6 @@ from unstable_stream.events.used_ids import UsedIds
 from unstable_stream.extensions import KINDS, Reference, Spec, build
 from unstable_stream.extensions.build import refuse
 
-__all__ = ["Batch", "Prioritised", "Ranking", "StepBuffer", "build_ranking"]
-
 Ranking: TypeAlias = Callable[[Step, int, int], float]
 """A user's own strategy: a function from ``(step, update, seed)`` to a rank. A batch takes the lowest ranks;
 at overflow (``update`` 0) the highest are dropped; equal ranks go by step id. It must depend only on its

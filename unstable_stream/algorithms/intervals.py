@@ -1,7 +1,5 @@
 """The interval of a rate: how far the true one may be from what a few games show."""
 
-__all__ = ["wilson_interval"]
-
 
 def wilson_interval(count: int, total: int, z: float = 1.959963984540054) -> tuple[float, float]:
     """Return the score interval of a rate (E. B. Wilson, 1927); (0, 1) if nothing was counted.

@@ -20,20 +20,6 @@ from unstable_stream.errors import ConfigError, LearnerError
 from unstable_stream.events import DroppedStep, LearnerUpdate, Step, unpack_floats, unpack_tokens
 from unstable_stream.reward_transformations import Sample
 
-__all__ = [
-    "Admission",
-    "Admit",
-    "SamplingTransform",
-    "TrainingSample",
-    "UpdateDecision",
-    "admission",
-    "decide_batch",
-    "decide_update",
-    "drawn_ids",
-    "left_out",
-    "shaped_rewards",
-]
-
 Admission = Literal["train", "mask", "drop"]
 """``train``: the sample is trained on; ``mask``: it counts in the batch mean but contributes nothing;
 ``drop``: it is left out as ``truncated``.

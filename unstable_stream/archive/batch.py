@@ -16,8 +16,6 @@ from unstable_stream.archive.tables.declare import RECORD_NUMBER, Column, TableD
 from unstable_stream.errors import EventDecodeError, EventError
 from unstable_stream.events import EVENT_TYPES, LATEST_MS, Event, decode_event, event_type
 
-__all__ = ["ARROW_TYPES", "EVENTS", "ArchivedRecord", "Rejection", "RowBatch", "build_batch", "typed_rows"]
-
 
 class ArchivedRecord(Protocol):
     """A stored record, as far as the archive needs it; the event log's records fit."""

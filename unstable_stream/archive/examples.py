@@ -2,8 +2,6 @@
 
 from typing import Final, NamedTuple
 
-__all__ = ["EXAMPLES", "Example"]
-
 
 class Example(NamedTuple):
     """A question and its query."""

@@ -27,8 +27,6 @@ from unstable_stream.log.stores import Store, checked_address, is_address
 from unstable_stream.log.stores.archive_address import MANIFEST, ArchiveAddress
 from unstable_stream.version import __version__
 
-__all__ = ["BatchFormat", "default_tables", "export_batches", "export_run", "find_exported_run"]
-
 # Rows of `events` and `turns` are kilobytes; whoever reads a file has a group of them in memory at a time.
 _ROW_GROUP_ROWS: Final = 20_480
 BatchFormat: TypeAlias = Literal["csv", "parquet"]

@@ -16,8 +16,6 @@ from unstable_stream.archive.tables.declare import TableDefinition
 from unstable_stream.errors import ArchiveError
 from unstable_stream.log.stores.archive_address import MANIFEST
 
-__all__ = ["ExportedTable", "Manifest", "open_export"]
-
 _FORMAT: Final = "unstable-stream export"
 _FORMAT_VERSION: Final = 1
 

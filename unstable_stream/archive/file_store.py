@@ -29,8 +29,6 @@ from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.writing import DroppedRun, LogPartition, Tidied, lacks_records
 from unstable_stream.errors import ArchiveError
 
-__all__ = ["FileStore"]
-
 _OWN: Final = ("schema_version", "positions", "missing_records", "dropped_runs")
 
 

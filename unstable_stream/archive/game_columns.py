@@ -13,8 +13,6 @@ from unstable_stream.archive.opening import open_archive
 from unstable_stream.archive.read import arrow_reader
 from unstable_stream.log.stores.archive_address import ArchiveAddress, is_shared
 
-__all__ = ["Coded", "SeatColumns", "archived_parents", "archived_seats"]
-
 _BATCH_ROWS: Final = 200_000
 
 

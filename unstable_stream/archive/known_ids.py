@@ -28,8 +28,6 @@ from numpy.typing import NDArray
 from unstable_stream.errors import ArchiveError
 from unstable_stream.events.id_sets import KeySet
 
-__all__ = ["KnownIds", "ids_directory"]
-
 _IN_MEMORY: Final = 1 << 18
 """Hashes, 2 MB of them. At a restart at most about so many ids are read from the archive."""
 _PIECE: Final = 1 << 20

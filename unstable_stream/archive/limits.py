@@ -17,8 +17,6 @@ import duckdb
 
 from unstable_stream.archive.sql_errors import JSON_ERRORS
 
-__all__ = ["Settings", "lock", "reader_settings"]
-
 Settings: TypeAlias = dict[str, str | bool | int | float | list[str]]
 
 _GIGABYTE: Final = 1_000_000_000

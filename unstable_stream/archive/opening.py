@@ -10,8 +10,6 @@ from unstable_stream.archive.writing import ArchiveStore
 from unstable_stream.errors import ArchiveError
 from unstable_stream.log.stores.archive_address import ArchiveAddress, is_export, is_shared
 
-__all__ = ["archive_bytes", "connect", "open_archive", "open_store"]
-
 
 @contextlib.contextmanager
 def open_archive(

@@ -26,20 +26,6 @@ from unstable_stream.archive.tables import TABLES
 from unstable_stream.errors import ArchiveError
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 
-__all__ = [
-    "Cancel",
-    "QueryResult",
-    "StreamedResult",
-    "arrow_reader",
-    "held",
-    "held_unless_file",
-    "query",
-    "query_arrow",
-    "stream",
-    "too_many_bytes",
-    "write_parquet",
-]
-
 _FETCH_ROWS: Final = 2048
 _CTRL_C: Final = "Query interrupted"
 """DuckDB's Python package raises a bare RuntimeError with this message."""

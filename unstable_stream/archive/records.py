@@ -12,8 +12,6 @@ from unstable_stream.archive.store import unreadable
 from unstable_stream.errors import ArchiveError
 from unstable_stream.log.stores.archive_address import ArchiveAddress, is_shared
 
-__all__ = ["ArchivedRow", "RecordReader"]
-
 # Reading and writing exclude each other in DuckDB, and opening costs about 50 ms. So a reader keeps the file
 # for several pieces, lets go after this long whatever its caller does, and stays away for as long as a writer
 # needs to notice.

@@ -8,8 +8,6 @@ from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.tables.own import DROPPED, MISSING, POSITIONS
 from unstable_stream.archive.view_files import load_views
 
-__all__ = ["ArchiveRelation", "relations"]
-
 _VERSION: Final = {
     "version": f"Of the tables; {SCHEMA_VERSION} now.",
     "package_version": "The unstable_stream that last changed the views.",

@@ -12,8 +12,6 @@ from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.view_files import load_views
 
-__all__ = ["JSON_ERRORS", "explain"]
-
 JSON_ERRORS: Final = "SET errors_as_json = true"
 """Statements to execute first, so that errors contain their place in the query."""
 

@@ -12,8 +12,6 @@ import duckdb
 
 from unstable_stream.errors import ArchiveError
 
-__all__ = ["UNSAFE_FUNCTIONS", "admit"]
-
 _READING: Final = frozenset(("SELECT", "EXPLAIN", "MULTI"))
 """Kinds of statements that read. ``SELECT`` is also ``FROM``, ``WITH``, ``VALUES``, ``DESCRIBE``, ``SHOW``
 and ``SUMMARIZE``; ``MULTI`` is a ``PIVOT`` that looks for its columns first.

@@ -28,19 +28,6 @@ from unstable_stream.errors import ArchiveBusyError, ArchiveError
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 from unstable_stream.version import __version__
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "Connection",
-    "WritableArchive",
-    "connect_file",
-    "copy_archive",
-    "definitions_digest",
-    "ensure_schema",
-    "naming_damage",
-    "unreadable",
-    "with_all_columns",
-]
-
 T = TypeVar("T")
 
 Connection: TypeAlias = duckdb.DuckDBPyConnection

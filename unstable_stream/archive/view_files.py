@@ -4,8 +4,6 @@ import functools
 from importlib import resources
 from typing import Final, NamedTuple
 
-__all__ = ["View", "load_views", "macros"]
-
 _VIEW_ORDER: Final = (
     "runs",
     "games",

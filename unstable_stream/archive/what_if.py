@@ -28,8 +28,6 @@ from unstable_stream.archive.game_columns import Coded
 from unstable_stream.archive.read import QueryResult
 from unstable_stream.errors import ArchiveError, ConfigError
 
-__all__ = ["LabelledSet", "TableSchema", "open_set", "set_directory"]
-
 TableSchema = Mapping[str, str]
 """Column to DuckDB type, one of the archive's."""
 

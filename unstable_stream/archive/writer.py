@@ -26,8 +26,6 @@ from unstable_stream.archive.writing import LogPartition, Prepared, Written, lac
 from unstable_stream.console import get_logger
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 
-__all__ = ["ArchiveWriter"]
-
 _log = get_logger(__name__)
 _MISSING = pa.schema([(column.name, ARROW_TYPES[column.sql_type]) for column in MISSING.columns])
 

@@ -12,16 +12,6 @@ from unstable_stream.archive.batch import ArchivedRecord, Rejection, RowBatch
 from unstable_stream.errors import ArchiveError
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 
-__all__ = [
-    "ArchiveStore",
-    "DroppedRun",
-    "LogPartition",
-    "Prepared",
-    "Tidied",
-    "Written",
-    "lacks_records",
-]
-
 
 class LogPartition(NamedTuple):
     """A partition of a log."""

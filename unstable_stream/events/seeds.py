@@ -13,15 +13,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "SPLIT_MIX_GAMMA",
-    "derive_seed",
-    "eval_game_seed",
-    "split_mix",
-    "split_mix_array",
-    "train_game_seed",
-]
-
 SPLIT_MIX_GAMMA: Final = 0x9E3779B97F4A7C15
 """The increment of a SplitMix64 generator's state at every output."""
 _WORD: Final = (1 << 64) - 1

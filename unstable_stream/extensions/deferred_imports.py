@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-__all__ = ["deferring"]
-
 # A package and a module in it that two threads import at the same time each wait for the other: Python then
 # hands out one of them half made.
 _loading = threading.RLock()

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from unstable_stream.errors import GameError
 from unstable_stream.games.thoughts import after_thoughts
 
-__all__ = ["BOARD_TEMPLATES", "extract_cell", "format_simpletak_board", "format_tictactoe_board"]
-
 _ACTION = re.compile(r"\[\s*(\d+)\s*\]")
 
 

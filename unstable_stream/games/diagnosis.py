@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from unstable_stream.events import storable_text
 
-__all__ = ["Diagnosis", "diagnose"]
-
 _PLAYER_COUNT = re.compile(r"player", re.IGNORECASE)
 _NLTK_DOWNLOAD = re.compile(r"nltk\.download\('([^']+)'\)")
 

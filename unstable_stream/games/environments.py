@@ -41,18 +41,6 @@ from unstable_stream.games.diagnosis import Diagnosis, diagnose
 from unstable_stream.games.isolation import PrivateRandomness
 from unstable_stream.games.rehearsal import Rehearsal, watch_state
 
-__all__ = [
-    "Environment",
-    "EnvironmentResult",
-    "Observation",
-    "StepResult",
-    "check_environment",
-    "environment_status",
-    "is_own_environment",
-    "list_environments",
-    "probe",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Observation:

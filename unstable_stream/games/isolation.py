@@ -19,8 +19,6 @@ from typing import Any, Final, TextIO, TypeAlias
 
 import numpy as np
 
-__all__ = ["PrivateRandomness"]
-
 _Functions: TypeAlias = Mapping[str, Callable[..., Any]]
 
 

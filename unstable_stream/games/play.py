@@ -35,8 +35,6 @@ from unstable_stream.events.seeds import derive_seed
 from unstable_stream.games.environments import Environment, EnvironmentResult, StepResult
 from unstable_stream.games.players import Move, Player, SampledTokens, TurnContext
 
-__all__ = ["PlayedGame", "play_game", "turn_seed"]
-
 
 @dataclass(frozen=True, slots=True)
 class PlayedGame:

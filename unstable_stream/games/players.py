@@ -4,8 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-__all__ = ["Move", "Player", "SampledTokens", "TurnContext"]
-
 
 @dataclass(frozen=True, slots=True)
 class TurnContext:

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from unstable_stream.errors import GameError
 from unstable_stream.games.board_templates import extract_cell
 
-__all__ = ["POKER_BOARDS", "format_kuhn_board", "format_leduc_board"]
-
 _PLAYER = re.compile(r"^Game: \w+\. You are player ([01])\.$", re.MULTILINE)
 _LINE = re.compile(
     r"^(Your card|Public card|Moves so far|Moves of round [12]|Numbers of the moves): (.+)$", re.MULTILINE

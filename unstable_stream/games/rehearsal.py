@@ -19,8 +19,6 @@ from typing import Any, Final
 
 from unstable_stream.games.isolation import PrivateRandomness
 
-__all__ = ["Copies", "Rehearsal", "deep_copy", "watch_state"]
-
 
 class Rehearsal:
     """One position of one game, to try actions in; good until the game's next move."""

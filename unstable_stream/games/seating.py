@@ -14,8 +14,6 @@ from typing import Final, TypeAlias
 from unstable_stream.errors import ConfigError
 from unstable_stream.games.environments import Environment, is_own_environment
 
-__all__ = ["Group", "Seating", "dealt_roles", "declared_teams", "seat_players"]
-
 Group: TypeAlias = tuple[int | str, ...]
 """The members of a team: numbers of seats, and roles."""
 

@@ -20,8 +20,6 @@ from unstable_stream.games.board_templates import BOARD_TEMPLATES
 from unstable_stream.games.poker_boards import POKER_BOARDS
 from unstable_stream.games.thoughts import after_thoughts
 
-__all__ = ["TEMPLATES", "PromptTemplate", "extract_boxed", "extract_bracketed", "get_template"]
-
 
 @dataclass(frozen=True, slots=True)
 class PromptTemplate:

@@ -7,8 +7,6 @@ beginning is often part of the prompt, so an answer may have an end of thoughts 
 import re
 from typing import Final
 
-__all__ = ["after_thoughts", "open_thought"]
-
 _MARK: Final = re.compile(r"<(?P<end>/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
 
 

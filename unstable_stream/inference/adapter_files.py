@@ -17,15 +17,6 @@ from unstable_stream.log.stores.adapter_format import (
     weights_file,
 )
 
-__all__ = [
-    "check_adapter_files",
-    "check_target_modules",
-    "heads_and_embeddings",
-    "tensors_of",
-    "weight_shapes",
-    "weights_sha256",
-]
-
 _PREFIX = "base_model.model."
 _HEADS_AND_EMBEDDINGS: Final = frozenset(
     {"embed_in", "embed_out", "embed_tokens", "lm_head", "word_embeddings", "wpe", "wte"}

@@ -18,8 +18,6 @@ from unstable_stream.events import AdapterProbe, ProbeSequence, unpack_floats, u
 from unstable_stream.inference.adapter_files import weights_sha256
 from unstable_stream.inference.engine import Adapter, AdapterResult
 
-__all__ = ["AdapterProver", "probe_tokens", "proof_tolerance"]
-
 _TOLERANCES: Final = {"float32": 0.01, "float16": 0.05, "bfloat16": 0.2}
 """Nats, of the root mean square over the probe's tokens, by the coarser type of learner and engine.
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from unstable_stream.errors import AdapterError, EngineError
 from unstable_stream.inference.engine import Adapter
 
-__all__ = ["AdapterSlots"]
-
 
 @dataclass(slots=True, eq=False)
 class _Resident:

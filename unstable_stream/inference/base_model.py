@@ -8,16 +8,6 @@ from typing import Final
 
 from unstable_stream.errors import ConfigError
 
-__all__ = [
-    "MODEL_FILES",
-    "is_snapshot",
-    "model_directory",
-    "model_fingerprint",
-    "model_here",
-    "model_on_this_machine",
-    "resolve_model",
-]
-
 _SAMPLE: Final = 2**20
 """Bytes of a large file that its fingerprint takes from the beginning and from the end."""
 

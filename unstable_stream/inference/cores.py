@@ -2,8 +2,6 @@
 
 import os
 
-__all__ = ["available_cores"]
-
 
 def available_cores() -> int:
     """Return their number, at least 1."""

@@ -6,21 +6,6 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from unstable_stream.events import AdapterProbe
 
-__all__ = [
-    "Adapter",
-    "AdapterResult",
-    "ChatEngine",
-    "ChatReply",
-    "Completion",
-    "Engine",
-    "EngineStats",
-    "GenerationRequest",
-    "ProvesAdapters",
-    "SamplingSettings",
-    "ScoresCompletions",
-    "Tokens",
-]
-
 Tokens: TypeAlias = tuple[Sequence[int], Sequence[int]]
 """Token ids of a prompt, and of its completion."""
 

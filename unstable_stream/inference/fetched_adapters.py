@@ -35,8 +35,6 @@ from unstable_stream.inference.engine import (
 )
 from unstable_stream.log.stores import HostCache, is_address, opened_checkpoint, store_wait_s, waiting_until
 
-__all__ = ["FetchingEngine"]
-
 _KEPT_IDLE: Final = 8
 """Adapters without requests that stay locked in the cache, so that the next request need not look there."""
 _AT_ONCE: Final = 2

@@ -13,8 +13,6 @@ from unstable_stream.errors import EngineError
 from unstable_stream.events.seeds import SPLIT_MIX_GAMMA, split_mix_array
 from unstable_stream.inference.engine import Adapter, EngineStats, GenerationRequest
 
-__all__ = ["Throughput", "check_request", "check_tokens", "diverged", "uniforms"]
-
 _RATE_WINDOW_S: Final = 5.0
 
 

@@ -8,8 +8,6 @@ from unstable_stream.errors import ConfigError
 from unstable_stream.inference.adapter_files import check_target_modules
 from unstable_stream.inference.model_config import read_config
 
-__all__ = ["KNOWN_TYPES", "check_model"]
-
 KNOWN_TYPES: Final = frozenset(
     {
         *("llama", "mistral", "mistral3", "qwen2", "qwen3", "gemma", "gemma3", "gemma3_text", "phi3"),

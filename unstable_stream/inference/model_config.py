@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from unstable_stream.errors import ConfigError
 
-__all__ = ["context_tokens", "read_config", "read_json", "text_config", "token_ids", "vocabulary_size"]
-
 _CONTEXT: Final = (
     "max_position_embeddings",
     "n_positions",  # GPT-2

@@ -5,8 +5,6 @@ import re
 from pathlib import Path
 from typing import Final
 
-__all__ = ["find_license"]
-
 _IN_CARD: Final = re.compile(r"^license:[ \t]*[\"']?([\w.\-]+)", re.MULTILINE)
 _TEXTS: Final = (
     (re.compile(r"Apache License\s+Version 2\.0"), "apache-2.0"),

@@ -15,8 +15,6 @@ from unstable_stream.inference.model_config import (
     vocabulary_size,
 )
 
-__all__ = ["ModelShape", "read_shape"]
-
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
     from openai.types.chat.chat_completion import Choice
 
-__all__ = ["OpenAIEngine"]
-
 OPENROUTER_URL: Final = "https://openrouter.ai/api/v1"
 
 _MOST_NO_ANSWERS: Final = 3

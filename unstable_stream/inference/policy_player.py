@@ -21,8 +21,6 @@ from unstable_stream.inference.engine import (
 )
 from unstable_stream.inference.tokenizer import Tokenizer
 
-__all__ = ["ChatPlayer", "PolicyPlayer", "Template"]
-
 
 class Template(Protocol):
     """A prompt template with the extraction of the action; see :mod:`~.games.templates`."""

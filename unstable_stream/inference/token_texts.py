@@ -9,8 +9,6 @@ from unstable_stream.errors import ConfigError
 if TYPE_CHECKING:
     from unstable_stream.inference.tokenizer import Tokenizer
 
-__all__ = ["token_texts", "tokenizer_on_disk"]
-
 _HALF_CHARACTER = "\ufffd"
 # UTF-8 takes four bytes at most: what is still broken after so many tokens is no character.
 _TOKENS_OF_A_CHARACTER = 4

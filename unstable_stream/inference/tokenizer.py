@@ -31,8 +31,6 @@ from unstable_stream.inference.model_config import (
     vocabulary_size,
 )
 
-__all__ = ["FileTokenizer", "Tokenizer", "end_token_ids", "load_tokenizer"]
-
 _logger = get_logger(__name__)
 
 _SPECIAL_NAMES = ("bos_token", "eos_token", "pad_token", "unk_token")

@@ -13,8 +13,6 @@ from unstable_stream.log.port import (
     TopicSpec,
 )
 
-__all__ = ["ForwardingLog"]
-
 
 class ForwardingLog:
     """Passes every call of the port on to the log that it is around."""

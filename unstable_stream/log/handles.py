@@ -7,8 +7,6 @@ from typing import Any, Self
 from unstable_stream.errors import EventLogError
 from unstable_stream.log.port import Positions, StoredRecord, TopicPartition
 
-__all__ = ["ConsumerHandle", "ProducerHandle", "TransactionHandle", "listed"]
-
 
 class ConsumerHandle:
     """A consumer that one task at a time may poll, and that is closed once."""

@@ -13,8 +13,6 @@ from unstable_stream.log.kafka.location import SCHEME
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog
 
-__all__ = ["check_log", "open_existing_log", "open_log_at", "opened_log"]
-
 _IMPATIENT_S = 5.0  # a person waits for the answer; a service would wait for its brokers
 
 

@@ -6,8 +6,6 @@ Source: ``org.apache.kafka.common.utils.Utils.murmur2`` and ``BuiltInPartitioner
 from functools import lru_cache
 from typing import Final
 
-__all__ = ["murmur2", "partition_for_key"]
-
 _MULTIPLIER: Final = 0x5BD1E995
 _SEED: Final = 0x9747B28C
 _MASK: Final = 0xFFFFFFFF

@@ -12,20 +12,6 @@ from typing import Literal, NamedTuple, Protocol, Self, TypeAlias, runtime_check
 
 import msgspec
 
-__all__ = [
-    "Consumer",
-    "EventLog",
-    "Positions",
-    "Producer",
-    "Record",
-    "Start",
-    "StoredRecord",
-    "TopicPartition",
-    "TopicSpec",
-    "Transaction",
-    "Trimmable",
-]
-
 
 class TopicPartition(NamedTuple):
     """One partition of one topic."""

@@ -16,24 +16,6 @@ from unstable_stream.events import Event
 from unstable_stream.log.port import Consumer, EventLog, Positions, StoredRecord, TopicPartition
 from unstable_stream.log.records import event_from_record, source_header
 
-__all__ = [
-    "Progress",
-    "TopicReader",
-    "any_record",
-    "check_offsets",
-    "ends_of",
-    "events_to_end",
-    "high_watermarks_of",
-    "of_run",
-    "read_on",
-    "read_record",
-    "read_tail",
-    "read_to_end",
-    "readable_event",
-    "readable_events",
-    "settled_ends",
-]
-
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the number of offsets passed and the number of all offsets to pass."""
 

@@ -14,16 +14,6 @@ from unstable_stream.errors import EventError
 from unstable_stream.events import EVENT_TYPES, Event, decode_event, encode_event, event_type, unfit
 from unstable_stream.log.port import Record, StoredRecord
 
-__all__ = [
-    "event_from_record",
-    "event_headers",
-    "id_header",
-    "json_object",
-    "record_from_event",
-    "schema_uri",
-    "source_header",
-]
-
 _json_decoder: Final = msgspec.json.Decoder()
 _POINTER: Final = "ce_dataref"
 

@@ -14,8 +14,6 @@ import msgspec
 from unstable_stream.log.port import EventLog, Positions, TopicPartition
 from unstable_stream.log.reading import check_offsets
 
-__all__ = ["SavedState", "UnusableStateError", "check_state", "pack_state", "saved_positions", "unpack_state"]
-
 
 class UnusableStateError(ValueError):
     """A saved state that cannot be used; the message is the reason."""

@@ -9,21 +9,6 @@ from unstable_stream.errors import EventLogError, PartitionsChangedError, Unknow
 from unstable_stream.log.port import EventLog, TopicSpec
 from unstable_stream.log.topics import load_topics
 
-__all__ = [
-    "WHEN_OPENED",
-    "Drift",
-    "Setting",
-    "check_partition",
-    "check_partitions",
-    "create_declared_topics",
-    "find_drift",
-    "partitions_changed",
-    "prepare_topics",
-    "remedy",
-    "show_setting",
-    "with_partitions",
-]
-
 _DAY_MS: Final = 86_400_000
 
 WHEN_OPENED: Final = "when this process opened the log"

@@ -15,8 +15,6 @@ from unstable_stream.events import EVENT_TYPES, event_schemas
 from unstable_stream.log.port import TopicSpec
 from unstable_stream.log.records import schema_uri
 
-__all__ = ["TOPICS_DIR", "event_schema", "load_topics", "schema_file_name", "schema_text"]
-
 _PACKAGE = Path(__file__).resolve().parents[1]
 # In a checkout the files lie at the top level, where people look for them; a wheel contains a copy.
 TOPICS_DIR = _PACKAGE / "_topics" if (_PACKAGE / "_topics").is_dir() else _PACKAGE.parent / "topics"

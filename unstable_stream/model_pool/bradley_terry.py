@@ -14,8 +14,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ELO", "Strength", "bradley_terry"]
-
 ELO: Final = 400 / math.log(10)
 """Elo points of one unit of log-strength: 400 points ahead, ten wins are expected for each loss."""
 

@@ -13,8 +13,6 @@ Both signals are known from the literature on automatic curricula:
 from collections.abc import Sequence
 from typing import Final, Literal, TypeAlias
 
-__all__ = ["CurriculumMode", "environment_shares", "learning_progress"]
-
 CurriculumMode: TypeAlias = Literal["fixed", "win-rate", "learning-progress"]
 
 _LEAST_GAMES: Final = 20

@@ -7,8 +7,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["ExplorationState", "ExplorationTracker"]
-
 _MOVE_BYTES: Final = 8
 
 

@@ -27,8 +27,6 @@ from unstable_stream.model_pool.results import RecentResults, ResultsState
 from unstable_stream.model_pool.skill import Skill, TrueSkillSettings, match_quality
 from unstable_stream.model_pool.systems import RatingSystem, TrueSkill
 
-__all__ = ["ModelPool", "Opponent", "OpponentWeight", "PoolState", "build_weight"]
-
 OpponentWeight: TypeAlias = Callable[["ModelPool", str, str, str | None], float]
 """``(pool, me, opponent, env_id)`` to a weight of 0 or more: a sampling mode of the user's own. An opponent
 is drawn in proportion to it; ``env_id`` is ``None`` when the pool chooses who stays active."""

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["GameColumns", "Names", "RatingHistory"]
-
 
 @dataclass(slots=True)
 class Names:

@@ -11,8 +11,6 @@ from unstable_stream.model_pool.ratings import Ratings
 from unstable_stream.model_pool.skill import Skill
 from unstable_stream.model_pool.systems import RatingSystem, TrueSkill
 
-__all__ = ["RatingProcessor"]
-
 
 class RatingProcessor:
     """Rates the models of each finished game, of the train and the eval split, against one another.

@@ -27,8 +27,6 @@ from unstable_stream.model_pool.rating_columns import GameColumns, Names, Rating
 from unstable_stream.model_pool.systems import PairUpdate, RatingSystem
 from unstable_stream.model_pool.teams import Belief, rate_sides, shares_of, sides_of
 
-__all__ = ["RatedModel", "Ratings"]
-
 SystemT = TypeVar("SystemT", bound=RatingSystem)
 
 

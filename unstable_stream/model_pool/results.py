@@ -8,8 +8,6 @@ import msgspec
 
 from unstable_stream.events import GameOutcome, SeatResult, are_partners, trained_model
 
-__all__ = ["RecentResults", "ResultsState", "one_of_each_side", "score_against"]
-
 _WINDOW: Final = 200
 
 _Key = TypeVar("_Key")

@@ -17,22 +17,6 @@ import trueskill
 
 from unstable_stream.errors import ConfigError
 
-__all__ = [
-    "Skill",
-    "TrueSkillSettings",
-    "cdf",
-    "check_settings",
-    "correction",
-    "draw_margin",
-    "inverse_cdf",
-    "match_quality",
-    "pdf",
-    "rate_game",
-    "rate_pair",
-    "update_pair",
-]
-
-
 _SQRT_2: Final = math.sqrt(2.0)
 _SQRT_2_PI: Final = math.sqrt(2.0 * math.pi)
 

@@ -7,8 +7,6 @@ from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.model_pool.bradley_terry import bradley_terry
 from unstable_stream.model_pool.results import one_of_each_side
 
-__all__ = ["PairResult", "Standing", "Standings"]
-
 
 @dataclass(slots=True)
 class PairResult:

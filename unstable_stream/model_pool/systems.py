@@ -23,16 +23,6 @@ from unstable_stream.model_pool.skill import (
     update_pair,
 )
 
-__all__ = [
-    "Elo",
-    "OpenSkill",
-    "PairUpdate",
-    "RatingSystem",
-    "TrueSkill",
-    "build_rating_system",
-    "live_rating_system",
-]
-
 PairUpdate: TypeAlias = Callable[[float, float, float, float, bool], tuple[float, float, float, float]]
 """``(mu, sigma of the winner, mu, sigma of the loser, drawn)`` to the four numbers after the game."""
 

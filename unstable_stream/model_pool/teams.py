@@ -19,8 +19,6 @@ from typing import TypeAlias
 from unstable_stream.model_pool.skill import correction, draw_margin
 from unstable_stream.model_pool.systems import RatingSystem, TrueSkill
 
-__all__ = ["Belief", "Side", "rate_sides", "shares_of", "sides_of"]
-
 Belief: TypeAlias = tuple[float, float]
 
 

@@ -10,8 +10,6 @@ from benchmarks.peers.unstable_baselines import make_float32
 from benchmarks.peers.whole_run.ancestor_port import marks, plain, put_back
 from benchmarks.peers.whole_run.work import tell
 
-__all__ = ["MarkedLearner"]
-
 _LEARNERS = put_back("unstable.learners")
 
 

@@ -33,8 +33,6 @@ import unstable
 from benchmarks.peers.whole_run.work import KV_CACHE_GB, tell
 from unstable_stream.games.board_templates import extract_cell, format_simpletak_board
 
-__all__ = ["MARKS", "MarkedBuffer", "Vllm", "as_it_is", "cell", "make_board", "marks", "plain", "put_back"]
-
 MARKS = "UNSTABLE_STREAM_PEER_MARKS"
 """Environment variable that tells its actors where to tell."""
 

@@ -18,8 +18,6 @@ from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.services.launch.launcher import launch
 
-__all__ = ["settings"]
-
 
 def settings(task: work.Task) -> dict[str, Any]:
     """Return the configuration (``Any``: its tables and values, as in a file)."""

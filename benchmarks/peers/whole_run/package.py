@@ -11,8 +11,6 @@ import sys
 from pathlib import Path
 from typing import Final
 
-__all__ = ["REQUIREMENTS", "ancestor_path"]
-
 _HERE: Final = Path(__file__).parent
 _DIRECTORY: Final = _HERE.parent / ".ancestor"
 _STAMP: Final = _DIRECTORY / "installed.txt"

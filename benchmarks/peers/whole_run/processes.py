@@ -14,8 +14,6 @@ from typing import Final
 
 from benchmarks.step_cost import process_name
 
-__all__ = ["MARK", "Processes"]
-
 MARK: Final = "UNSTABLE_STREAM_WHOLE_RUN"
 _TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 _END_S: Final = 20.0

@@ -16,8 +16,6 @@ from typing import Any, Final
 from benchmarks.peers.whole_run.package import ancestor_path
 from benchmarks.peers.whole_run.processes import MARK, Processes
 
-__all__ = ["SIDES", "Measured", "Snapshot", "measured_of", "run_side"]
-
 SIDES: Final = {
     "ancestor, vllm": ("ancestor", "vllm"),
     "ours, transformers": ("ours", "transformers"),

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["ANCESTOR", "PAGE", "RESULTS", "ROWS", "Row", "page", "table"]
-
 _ROOT: Final = Path(__file__).parents[3]
 RESULTS: Final = _ROOT / "docs" / "data" / "peers" / "whole-run" / "simpletak.json"
 PAGE: Final = _ROOT / "benchmarks" / "README.md"

@@ -10,29 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = [
-    "BATCH_STEPS",
-    "BUFFER_STEPS",
-    "CONTEXT_TOKENS",
-    "ENVIRONMENT",
-    "FORMAT_REWARD",
-    "GAMES_IN_FLIGHT",
-    "GRAD_CLIP",
-    "INVALID_MOVE_PENALTY",
-    "KV_CACHE_GB",
-    "LEARNING_RATE",
-    "LORA_ALPHA",
-    "LORA_RANK",
-    "MAX_LORAS",
-    "MAX_PARALLEL_SEQ",
-    "MAX_TOKENS",
-    "PROJECTIONS",
-    "TEMPLATE",
-    "Task",
-    "read_task",
-    "tell",
-]
-
 ENVIRONMENT: Final = "SimpleTak-v0-train"
 TEMPLATE: Final = "simpletak-board"
 """The tiny player's: own symbol and board, 19 tokens."""

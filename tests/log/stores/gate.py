@@ -8,8 +8,6 @@ import socket
 import threading
 from typing import Self
 
-__all__ = ["Gate"]
-
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 

@@ -7,8 +7,6 @@ from pathlib import Path
 from unstable_stream.log.stores import Store
 from unstable_stream.log.stores.adapter_format import CONFIG_FILE, WEIGHTS_FILE
 
-__all__ = ["put", "save"]
-
 
 def save(directory: Path, weights: bytes = b"weights", **others: bytes) -> str:
     """Write a checkpoint's files; return the digest of its weights."""

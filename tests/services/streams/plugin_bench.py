@@ -24,8 +24,6 @@ from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.services.streams.plugins import Plugin
 from unstable_stream.services.streams.plugins.host import PluginCounters, run_plugin
 
-__all__ = ["PluginBench", "bench", "counting", "local", "run_until_killed"]
-
 BATCH = 7
 _SHARED = (Metrics.TOPIC, RecordRejected.TOPIC)
 

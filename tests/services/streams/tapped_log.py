@@ -21,8 +21,6 @@ from unstable_stream.log.port import (
     Transaction,
 )
 
-__all__ = ["Told", "tapped"]
-
 T = TypeVar("T")
 
 Told = Callable[[str, frozenset[TopicPartition]], None]

@@ -4,8 +4,6 @@ import asyncio
 
 from unstable_stream.inference.engine import Completion, EngineStats, GenerationRequest
 
-__all__ = ["PretendEngine"]
-
 
 class PretendEngine:
     """Answers every prompt with token 5; waits for ``open`` first, and fails with ``error`` if it is set."""

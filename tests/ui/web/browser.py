@@ -15,8 +15,6 @@ from typing import Any, Final
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
-__all__ = ["BROWSER", "NEEDS_BROWSER", "Tab", "opened_tab"]
-
 BROWSER: Final = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )

@@ -17,8 +17,6 @@ from unstable_stream.extensions.deferred_imports import deferring
 with deferring({"scipy.optimize": ("linear_sum_assignment",)}):  # for losses of object detection
     import transformers.modeling_utils
 
-__all__ = ["copy_weights", "load_base_model", "merge_adapter"]
-
 _NOISE: Final = ("drop", "jitter")
 """Parts of the names that configurations of transformers have for what is random in training only."""
 

@@ -50,22 +50,6 @@ from torch import Tensor
 
 from unstable_stream.errors import CheckpointError
 
-__all__ = [
-    "CheckpointInfo",
-    "CheckpointState",
-    "LoadedCheckpoint",
-    "attempt_directory",
-    "attempts",
-    "copy_loadable",
-    "is_attempt",
-    "load_checkpoint",
-    "prune_optimizer_states",
-    "remove_attempts",
-    "save_checkpoint",
-    "saved_model",
-    "weight_file_content",
-]
-
 _WEIGHTS: Final = {"lora": "adapter_model.safetensors", "all": "model.safetensors"}
 """The weight file by the trained parameters."""
 _CONFIG: Final = {"lora": "adapter_config.json", "all": "config.json"}

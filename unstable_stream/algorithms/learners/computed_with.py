@@ -7,8 +7,6 @@ import torch
 
 from unstable_stream.version import __version__
 
-__all__ = ["computed_with", "cpu_name"]
-
 
 def computed_with(device: torch.device, dtype: str) -> dict[str, str]:
     """Return the versions, the device and the threads that this thread computes with, by name.

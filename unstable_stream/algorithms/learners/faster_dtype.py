@@ -10,8 +10,6 @@ from typing import Final
 import torch
 from torch import Tensor
 
-__all__ = ["bfloat16_speed"]
-
 _ROUNDS: Final = 3
 _WEIGHT_VALUES: Final = 2**23
 """Together larger than the caches, like a model's weights, and small enough for a second in all."""

@@ -11,8 +11,6 @@ import transformers
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-__all__ = ["language_model_class", "layers_named", "linear_layers"]
-
 
 def language_model_class(config: Any) -> Any:  # transformers publishes no types
     """Return the class that loads a model of this configuration as one that writes text.

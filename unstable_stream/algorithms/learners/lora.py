@@ -24,17 +24,6 @@ from unstable_stream.log.stores.adapter_format import (
     refused_fields,
 )
 
-__all__ = [
-    "ALL_PROJECTIONS",
-    "LoraSettings",
-    "adapter_config",
-    "adapter_weights",
-    "build_policy",
-    "checkpoint_activations",
-    "load_adapter_directory",
-    "load_adapter_weights",
-]
-
 ALL_PROJECTIONS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 _PREFIX: Final = "base_model.model."

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["micro_batches", "optimizer_chunks"]
-
 
 def micro_batches(
     lengths: Sequence[int], *, max_rows: int, max_tokens: int, overhead_tokens: int

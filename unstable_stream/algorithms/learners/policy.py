@@ -19,8 +19,6 @@ from unstable_stream.algorithms.learners.lora import (
 )
 from unstable_stream.algorithms.learners.settings import LearnerSettings
 
-__all__ = ["Policy", "build_whole_policy", "tokenizer_files", "whole_weights"]
-
 _TOKENIZER_FILES: Final = ("*.json", "*.txt", "*.jinja", "*.model")
 _OTHER_JSON: Final = ("config.json", "state.json")
 

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from unstable_stream.algorithms.scoring import CompletionScorer
 from unstable_stream.events import AdapterProbe, ProbeSequence, pack_floats, pack_tokens
 
-__all__ = ["AdapterProber", "Tokens", "choose_tokens"]
-
 _SEQUENCES: Final = 4
 _TOKENS: Final = 32
 _SCORED_TOKENS: Final = 8

@@ -17,8 +17,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["Rank", "TorchRank"]
-
 _T = TypeVar("_T")
 _TIMEOUT: Final = timedelta(minutes=30)
 """Longer than any update: a rank that waits for a slower one must not give up."""

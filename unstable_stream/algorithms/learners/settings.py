@@ -7,8 +7,6 @@ from typing import Final, Literal, Self
 
 from unstable_stream.algorithms.learners.lora import LoraSettings
 
-__all__ = ["LearnerSettings", "LrSchedule", "UpdateResult"]
-
 _CHANGEABLE: Final = (
     "mini_batch_size",
     "mini_batch_tokens",

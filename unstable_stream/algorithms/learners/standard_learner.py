@@ -33,8 +33,6 @@ from unstable_stream.algorithms.update_decisions import Admission, TrainingSampl
 from unstable_stream.errors import CheckpointError, LearnerError
 from unstable_stream.events import AdapterProbe, checkpoint_uid
 
-__all__ = ["StandardLearner"]
-
 
 class StandardLearner:
     """Train a LoRA adapter, or all parameters, with AdamW.

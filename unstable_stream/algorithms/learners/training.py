@@ -27,8 +27,6 @@ from unstable_stream.algorithms.learners.settings import LearnerSettings, Update
 from unstable_stream.algorithms.update_decisions import Admission, TrainingSample
 from unstable_stream.errors import LearnerError
 
-__all__ = ["NotFiniteError", "Training"]
-
 _NAMED_IDS: Final = 8
 _OVERHEAD_TOKENS: Final = 64
 """The price of a micro-batch beside its tokens, on a CPU. Measured with one thread: 132 of the quickstart's

@@ -15,8 +15,6 @@ from unstable_stream.archive.shared.relations import NUMBER, POSITIONS, RELATION
 from unstable_stream.archive.shared.standing import read_standings, write_standings
 from unstable_stream.archive.shared.table import SharedTable, TableFile
 
-__all__ = ["Compacted", "compact"]
-
 _LARGE: Final = 32 * 1024 * 1024
 """Bytes. A merge has its rows in memory, several times as large as the file."""
 _SMALLEST: Final = 64 * 1024

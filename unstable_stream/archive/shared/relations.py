@@ -9,21 +9,6 @@ from unstable_stream.archive.batch import ARROW_TYPES, EVENTS
 from unstable_stream.archive.tables import TABLES, own
 from unstable_stream.archive.tables.declare import RECORD_NUMBER
 
-__all__ = [
-    "DROPPED",
-    "NUMBER",
-    "POSITIONS",
-    "RELATION",
-    "RELATIONS",
-    "TYPED",
-    "as_rows",
-    "conformed",
-    "first_number",
-    "of_relation",
-    "rows_of",
-    "table_schema",
-]
-
 RELATION: Final = "relation"
 NUMBER: Final = RECORD_NUMBER.name
 POSITIONS: Final = own.POSITIONS.name

@@ -31,8 +31,6 @@ from unstable_stream.log.stores.archive_address import ArchiveAddress
 from unstable_stream.log.stores.snapshot_files import PROTOCOL, SnapshotFiles
 from unstable_stream.version import __version__
 
-__all__ = ["open_shared"]
-
 _SHAPE: Final = "shape-of-"
 _OF_RECORDS: Final = "missing_of_runs"
 """The view that needs no typed table."""

@@ -9,15 +9,6 @@ from unstable_stream.archive.shared.table import SharedTable, TableFile
 from unstable_stream.archive.writing import LogPartition
 from unstable_stream.errors import ArchiveBusyError
 
-__all__ = [
-    "WriterStanding",
-    "crowded",
-    "give_slots",
-    "position_name",
-    "read_standings",
-    "write_standings",
-]
-
 _OFFSET_BITS: Final = 40
 
 

@@ -43,8 +43,6 @@ from unstable_stream.console import get_logger
 from unstable_stream.errors import ArchiveError
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 
-__all__ = ["DROPS", "SharedStore"]
-
 DROPS: Final = "runs-dropped-or-put-back"
 """The name of the application transaction that counts how often runs were dropped; an older package also put
 some back.

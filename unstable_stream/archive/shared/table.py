@@ -40,8 +40,6 @@ except ImportError as missing:
 if TYPE_CHECKING:
     from deltalake.schema import Field
 
-__all__ = ["SharedTable", "TableFile"]
-
 _log = get_logger(__name__)
 
 _ROW_GROUP_ROWS: Final = 20_480

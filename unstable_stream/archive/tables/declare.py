@@ -17,18 +17,6 @@ from unstable_stream.archive.tables.not_columns import NOT_COLUMNS
 from unstable_stream.events import Event, ExtensionUse, event_type, field_description
 from unstable_stream.events.descriptions import plain_text
 
-__all__ = [
-    "RECORD_NUMBER",
-    "Column",
-    "Item",
-    "Source",
-    "TableDefinition",
-    "columns_of",
-    "items_of",
-    "sql_type",
-    "traced",
-]
-
 Source: TypeAlias = str | Callable[[Any], object]
 """A dotted attribute path of the row's object, or a function of it. ``Any``: one table, one row class."""
 

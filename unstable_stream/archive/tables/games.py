@@ -11,8 +11,6 @@ from unstable_stream.events import (
     are_partners,
 )
 
-__all__ = ["TABLES", "seat_result"]
-
 
 def seat_result(seat: SeatResult, seats: tuple[SeatResult, ...]) -> str:
     """Return ``win``, ``draw`` or ``loss`` for one seat.

@@ -28,8 +28,6 @@ from unstable_stream.events import (
     Trajectory,
 )
 
-__all__ = ["NOT_COLUMNS"]
-
 _PARENT: Final = "`checkpoints.parent_uid` says it of each `model_uid`."
 _PROBE: Final = "`adapter_proofs` has what engines made of the probe, `events.value` has its tokens."
 _TOKENS: Final = "`turns` has it; join by `trajectory_id` and `turn_index`."

@@ -14,8 +14,6 @@ from unstable_stream.events import (
     event_type,
 )
 
-__all__ = ["TABLES"]
-
 
 def _values(event: Metrics) -> list[Item]:
     return [Item(event, item, index) for index, item in enumerate(event.values.items())]

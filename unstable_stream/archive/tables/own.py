@@ -4,8 +4,6 @@ from typing import Final
 
 from unstable_stream.archive.tables.declare import Column, TableDefinition
 
-__all__ = ["DROPPED", "MISSING", "POSITIONS"]
-
 _PARTITION: Final = (
     Column("log_id", "VARCHAR", "The log."),
     Column("topic", "VARCHAR", "Topic."),

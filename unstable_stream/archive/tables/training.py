@@ -14,8 +14,6 @@ from unstable_stream.events import (
     packed_length,
 )
 
-__all__ = ["TABLES"]
-
 
 def _fates(update: LearnerUpdate | StepsDropped) -> list[Item]:
     if isinstance(update, StepsDropped):

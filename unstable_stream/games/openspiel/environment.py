@@ -8,8 +8,6 @@ from unstable_stream.errors import ConfigError
 from unstable_stream.games.openspiel.games import PLAYERS, load_game
 from unstable_stream.games.openspiel.wording import move_names, observation, read_move
 
-__all__ = ["OpenSpielGame"]
-
 
 @dataclass
 class _Referee:

@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from unstable_stream.errors import ConfigError
 
-__all__ = ["PLAYERS", "load_game"]
-
 PLAYERS: Final = 2
 
 

@@ -19,15 +19,6 @@ from unstable_stream.extensions import Reference
 from unstable_stream.games.openspiel.games import PLAYERS, load_game
 from unstable_stream.games.openspiel.wording import information_state, move_names, observation
 
-__all__ = [
-    "MOST_POSITIONS",
-    "Gains",
-    "InformationState",
-    "best_responses",
-    "best_responses_apart",
-    "information_states",
-]
-
 MOST_POSITIONS: Final = 1_000_000
 """Kuhn poker has 58 positions, Leduc poker 9,457, TicTacToe 549,946, which take half a minute."""
 _SAID: Final = 500

@@ -8,8 +8,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-__all__ = ["information_state", "move_names", "observation", "read_move"]
-
 _CARDS: Final = "JQK"
 _FIELD: Final = re.compile(r"\[([^\[\]:]+): ([^\[\]]*)\]")
 _BRACKETS: Final = re.compile(r"\[([^\[\]\n]+)\]")

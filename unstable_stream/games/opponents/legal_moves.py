@@ -9,16 +9,6 @@ from typing import Final
 
 from unstable_stream.errors import GameError
 
-__all__ = [
-    "connect_four_columns",
-    "connect_four_rows",
-    "grid_cells",
-    "listed_moves",
-    "nim_moves",
-    "nim_piles",
-    "othello_moves",
-]
-
 _LISTED: Final = re.compile(r"(?:Available|available|Valid) (?:[Mm]oves|[Aa]ctions)(?: are)?: (.*)")
 _MOVE: Final = re.compile(r"\[[^\[\]]+\]")
 _ROW: Final = re.compile(r"^ *\|?((?: *(?:[A-Z]|\d+) *\|)+ *(?:[A-Z]|\d+) *)\|? *$", re.MULTILINE)

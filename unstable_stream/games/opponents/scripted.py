@@ -24,8 +24,6 @@ from unstable_stream.games.opponents.grammars import GRAMMARS
 from unstable_stream.games.opponents.trying import first_legal, random_legal
 from unstable_stream.games.players import Move, Player, TurnContext
 
-__all__ = ["SCRIPTED_NAMES", "ScriptedPlayer", "check_scripted", "scripted_names", "scripted_player"]
-
 Candidates: TypeAlias = Callable[[TurnContext], list[str]]
 """The actions a strategy holds equally good."""
 

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Final, Protocol
 
-__all__ = ["ConnectFourBoard", "TakBoard", "best_moves", "nim_best_moves", "tictactoe_best_moves"]
-
 _WIN: Final = 1_000_000
 _INFINITY: Final = 10 * _WIN
 

@@ -13,8 +13,6 @@ from typing import Final, TypeAlias
 from unstable_stream.errors import GameError
 from unstable_stream.games.players import TurnContext
 
-__all__ = ["MAX_TRIES", "Grammar", "Kinds", "first_legal", "random_legal"]
-
 Kinds: TypeAlias = list[list[str]]
 """Well-formed actions, by kind of move."""
 

@@ -39,8 +39,6 @@ from unstable_stream.inference.generation import (
 )
 from unstable_stream.inference.transformers.model import RowDecoder, sample
 
-__all__ = ["TransformersEngine"]
-
 
 @dataclass(slots=True, eq=False)
 class _Row:

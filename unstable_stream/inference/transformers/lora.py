@@ -22,8 +22,6 @@ from unstable_stream.log.stores.adapter_format import (
     refused_fields,
 )
 
-__all__ = ["AdaptedLinear", "AdapterTable"]
-
 
 class AdaptedLinear(nn.Module):
     """``base(x)`` plus its adapter's ``scale * B A x`` for each span of tokens (Hu et al. 2021, eq. 3)."""

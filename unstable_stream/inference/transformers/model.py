@@ -30,8 +30,6 @@ from unstable_stream.inference.transformers.whole_models import Span
 with deferring({"scipy.optimize": ("linear_sum_assignment",)}):  # for losses of object detection
     import transformers.modeling_utils
 
-__all__ = ["ATTENTION", "SUPPORTED", "RowDecoder", "attention_shape", "sample"]
-
 ATTENTION: Final = "unstable_stream_rows"
 """The name under which transformers knows our attention."""
 SUPPORTED: Final = (

@@ -14,8 +14,6 @@ from unstable_stream.algorithms.learners.language_model import (
 from unstable_stream.errors import ConfigError
 from unstable_stream.inference.transformers.model import ATTENTION, SUPPORTED, attention_shape
 
-__all__ = ["try_model"]
-
 
 def try_model(model_path: str, *, plays_here: bool, trains: bool, targets: Sequence[str] | None) -> None:
     """Try a model on torch's device ``meta``; see :func:`unstable_stream.inference.model_checks.check_model`.

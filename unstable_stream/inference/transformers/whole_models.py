@@ -20,8 +20,6 @@ from unstable_stream.errors import EngineError
 from unstable_stream.inference.engine import Adapter
 from unstable_stream.log.stores.adapter_format import MODEL_WEIGHTS_FILE, weights_file
 
-__all__ = ["Span", "SpannedLayer", "WholeModels", "is_whole_model"]
-
 
 @dataclass(frozen=True, slots=True)
 class Span:

@@ -17,8 +17,6 @@ from torch import Tensor
 from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 from vllm.platforms.cpu import CpuPlatform
 
-__all__ = ["BatchedLoraCpu", "install"]
-
 
 class BatchedLoraCpu(PunicaWrapperCPU):  # type: ignore[misc]  # vLLM is not typed for mypy
     """vLLM's LoRA products of linear layers on a CPU; all else is its own."""

@@ -12,8 +12,6 @@ from unstable_stream.errors import EngineDiedError, EngineError
 from unstable_stream.inference.engine import Adapter
 from unstable_stream.inference.vllm.process_variables import child_environment, set_defaults
 
-__all__ = ["VllmClient", "check_version"]
-
 _OLDEST: Final = (0, 32)
 """Before it vLLM decoded requests in flight with another adapter when one was loaded (#47724), and took
 cached prompts of one adapter for another of the same name (#30931)."""

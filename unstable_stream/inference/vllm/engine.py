@@ -30,8 +30,6 @@ from unstable_stream.inference.tokenizer import end_token_ids
 from unstable_stream.inference.vllm.client import VllmClient
 from unstable_stream.inference.vllm.limits import VLLM_LORA_RANKS, check_extra_engine_args
 
-__all__ = ["VllmEngine"]
-
 T = TypeVar("T")
 
 _OWN_SETTINGS: Final = {

@@ -5,8 +5,6 @@ from typing import Any, Final
 
 from unstable_stream.errors import ConfigError
 
-__all__ = ["VLLM_LORA_RANKS", "check_extra_engine_args"]
-
 VLLM_LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The values that ``max_lora_rank`` may have."""
 

@@ -7,8 +7,6 @@ from typing import Final
 
 from unstable_stream.inference.cores import available_cores
 
-__all__ = ["DEFAULTS", "OWNER_VARIABLE", "child_environment", "set_defaults"]
-
 DEFAULTS: Final[Mapping[str, str]] = {
     # Nothing is reported to anyone.
     "VLLM_NO_USAGE_STATS": "1",

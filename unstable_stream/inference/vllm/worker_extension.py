@@ -15,8 +15,6 @@ from typing import Any
 
 from unstable_stream.inference.vllm.process_variables import OWNER_VARIABLE
 
-__all__ = ["WorkerExtension"]
-
 
 def start_orphan_guard() -> None:
     """End vLLM's processes when the engine's owner is gone; elsewhere than in a worker process do nothing.

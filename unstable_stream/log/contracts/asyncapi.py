@@ -18,8 +18,6 @@ from unstable_stream.log.records import schema_uri
 from unstable_stream.log.topics import load_topics
 from unstable_stream.version import __version__
 
-__all__ = ["document", "document_text"]
-
 _BINDING_VERSION: Final = "0.5.0"
 
 

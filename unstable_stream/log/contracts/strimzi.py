@@ -5,8 +5,6 @@ from collections.abc import Iterable
 
 from unstable_stream.log.port import TopicSpec
 
-__all__ = ["manifests"]
-
 
 def manifests(
     topics: Iterable[TopicSpec],

@@ -28,8 +28,6 @@ from unstable_stream.log.kafka.records import MOST_BYTES_AT_ONCE, RecordBatch, p
 from unstable_stream.log.kafka.sending import Sender, open_sender
 from unstable_stream.log.kafka.topics import KafkaTopics
 
-__all__ = ["Appender"]
-
 _ATTEMPTS: Final = 3
 _LOOK_S: Final = 2.0
 _DOING: Final = "append"

@@ -13,8 +13,6 @@ from unstable_stream.errors import ConfigError
 from unstable_stream.log.kafka.errors import is_passing, translated
 from unstable_stream.log.kafka.location import KafkaLocation
 
-__all__ = ["Brokers", "Lazy"]
-
 T = TypeVar("T")
 
 _REQUEST_TIMEOUT_MS: Final = 20_000  # longer than a rebalance, which answers a request at its end

@@ -30,8 +30,6 @@ from typing import Any, Final
 from aiokafka import conn
 from aiokafka.protocol.fetch import FetchRequest
 
-__all__ = ["GONE_S", "curb_aiokafka", "use_own_connections"]
-
 GONE_S: Final = 10
 """Seconds after which a silent broker is given up: as long as a cluster needs to elect leaders without it."""
 _PROBE_AFTER_S: Final = 4

@@ -32,8 +32,6 @@ from unstable_stream.log.kafka.topics import KafkaTopics
 from unstable_stream.log.port import Positions, Start, StoredRecord, TopicPartition
 from unstable_stream.log.topic_drift import WHEN_OPENED, partitions_changed
 
-__all__ = ["KafkaConsumer", "KafkaParts"]
-
 _PAUSE_S: Final = 0.05  # pause after an error that may pass
 _TAKE_OVER_S: Final = 5.0  # a poll may look up its first positions this long, after its timeout too
 _NOWHERE: Final = KafkaPartition("", 0)  # no topic has this name, so nobody fetches from it

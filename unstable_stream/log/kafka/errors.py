@@ -16,8 +16,6 @@ from unstable_stream.errors import (
 )
 from unstable_stream.log.kafka.location import ENVIRONMENT_PREFIX, KafkaLocation
 
-__all__ = ["FENCED", "LOST_MEMBERSHIP", "REFUSED", "is_passing", "translated", "translating"]
-
 FENCED: Final = (kafka.ProducerFenced, kafka.InvalidProducerEpoch)
 """A later producer with the same id has begun, or the brokers aborted a transaction."""
 

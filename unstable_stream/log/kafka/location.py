@@ -13,8 +13,6 @@ from typing import Final, Literal, TypeAlias
 
 from unstable_stream.errors import ConfigError
 
-__all__ = ["ENVIRONMENT_PREFIX", "SCHEME", "KafkaLocation", "parse_location"]
-
 SCHEME: Final = "kafka://"
 ENVIRONMENT_PREFIX: Final = "UNSTABLE_STREAM_KAFKA_"
 

@@ -32,8 +32,6 @@ from unstable_stream.log.kafka.states import read_names, read_states
 from unstable_stream.log.kafka.topics import KafkaTopics
 from unstable_stream.log.port import Positions, Record, Start, TopicPartition, TopicSpec
 
-__all__ = ["KafkaLog"]
-
 
 class KafkaLog:
     """Implements :class:`~unstable_stream.log.port.EventLog` on Kafka."""

@@ -12,8 +12,6 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 
 from unstable_stream.log.port import TopicPartition
 
-__all__ = ["Membership", "ShareAssignor"]
-
 
 class ShareAssignor(RangePartitionAssignor):  # type: ignore[misc]  # aiokafka publishes no types
     """Kafka's range assignor: it divides topics of equal size in the same way, so equal keys go to one

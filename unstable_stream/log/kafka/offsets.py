@@ -12,8 +12,6 @@ from unstable_stream.log.kafka.cluster import Brokers, Lazy
 from unstable_stream.log.kafka.readers import FETCH_WAIT_MS, open_reader, stop_reader
 from unstable_stream.log.port import Positions, Start, TopicPartition
 
-__all__ = ["KafkaOffsets"]
-
 
 class KafkaOffsets:
     """Looks up offsets of whole partitions."""

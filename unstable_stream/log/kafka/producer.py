@@ -26,8 +26,6 @@ from unstable_stream.log.kafka.topics import KafkaTopics
 from unstable_stream.log.port import Positions, Record, TopicPartition
 from unstable_stream.log.topic_drift import check_partition
 
-__all__ = ["KafkaProducer", "KafkaTransaction"]
-
 _SETTLE_S: Final = 5.0
 
 

@@ -10,8 +10,6 @@ from aiokafka import errors as kafka
 from unstable_stream.log.kafka.cluster import Brokers
 from unstable_stream.log.kafka.membership import ShareAssignor
 
-__all__ = ["FETCH_WAIT_MS", "open_reader", "stop_reader"]
-
 FETCH_WAIT_MS: Final = 200
 """Milliseconds that a broker waits for records; other requests to it wait too."""
 

@@ -15,8 +15,6 @@ from unstable_stream.log.kafka.readers import stop_reader
 from unstable_stream.log.kafka.records import stored_record
 from unstable_stream.log.port import Positions, StoredRecord, TopicPartition
 
-__all__ = ["Reading"]
-
 _WAIT_MS: Final = 60_000  # waiting for records; a poll stops its own waiting earlier
 
 _Fetched: TypeAlias = Mapping[Any, Sequence[Any]]

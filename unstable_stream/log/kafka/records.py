@@ -15,8 +15,6 @@ from unstable_stream.log.partitioner import partition_for_key
 from unstable_stream.log.port import Record, StoredRecord, TopicPartition
 from unstable_stream.log.topic_drift import check_partition
 
-__all__ = ["MOST_BYTES_AT_ONCE", "Packed", "RecordBatch", "pack", "prepare", "stored_record", "waves"]
-
 MOST_BYTES_AT_ONCE: Final = 32 * 1024 * 1024
 """The most bytes of records in one send: brokers close a connection that sends 100 MB in one request."""
 

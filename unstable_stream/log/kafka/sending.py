@@ -42,8 +42,6 @@ from unstable_stream.log.kafka.errors import is_passing
 from unstable_stream.log.kafka.records import Packed, waves
 from unstable_stream.log.port import Positions, TopicPartition
 
-__all__ = ["Sender", "open_sender"]
-
 _ALL_REPLICAS: Final = -1
 _STORING_MS: Final = 20_000  # a broker waits this long for the other replicas
 _MARKERS_TIMEOUT_S: Final = 5.0

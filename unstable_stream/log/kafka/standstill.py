@@ -12,8 +12,6 @@ from typing import Final, NamedTuple, TypeAlias
 from unstable_stream.errors import EventLogError
 from unstable_stream.log.port import Positions, TopicPartition
 
-__all__ = ["STANDSTILL_S", "Standstill"]
-
 STANDSTILL_S: Final = 30.0
 """Seconds without a record after which a partition is looked at. A change of leaders takes about ten."""
 

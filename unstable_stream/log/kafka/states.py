@@ -14,8 +14,6 @@ from unstable_stream.log.partitioner import partition_for_key
 from unstable_stream.log.port import EventLog, Record, StoredRecord, TopicPartition, TopicSpec
 from unstable_stream.log.reading import read_on, settled_ends
 
-__all__ = ["STATES", "read_names", "read_states", "state_records"]
-
 STATES: Final = TopicSpec(
     name="saved-states",
     partitions=8,

@@ -17,8 +17,6 @@ from unstable_stream.log.kafka.errors import is_passing, translated
 from unstable_stream.log.port import Positions, TopicPartition, TopicSpec
 from unstable_stream.log.topic_drift import WHEN_OPENED, check_partitions, partitions_changed
 
-__all__ = ["KafkaTopic", "KafkaTopics"]
-
 _UNCLEAN: Final = "unclean.leader.election.enable"
 _IN_SYNC: Final = "min.insync.replicas"
 _BY_SIZE: Final = "retention.bytes"

@@ -32,8 +32,6 @@ from unstable_stream.log.local.topics import Partition, TopicCatalogue
 from unstable_stream.log.local.wakeups import Doorbell
 from unstable_stream.log.port import Positions, Start, StoredRecord, TopicPartition
 
-__all__ = ["LocalConsumer", "LocalParts", "start_offset"]
-
 _RECHECK_S: Final = 1.0  # a lost wake-up costs no more than this
 _RECHECK_WITHOUT_WAKEUPS_S: Final = 0.1
 

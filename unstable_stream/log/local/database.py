@@ -14,17 +14,6 @@ from typing import Final, Literal, TypeAlias, TypeVar
 
 from unstable_stream.errors import EventLogError, LogUnavailableError
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "Synchronous",
-    "begin_write",
-    "bound_wal",
-    "create_partition_table",
-    "explain",
-    "explaining",
-    "open_database",
-]
-
 Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
 """``FULL``: an acknowledged record survives power loss. ``NORMAL``: it survives ``kill -9``, but a power
 loss may take the last moments (never a part of a batch)."""

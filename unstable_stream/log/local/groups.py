@@ -17,23 +17,6 @@ from unstable_stream.log.local.processes import Liveness, ProcessIdentity, liven
 from unstable_stream.log.local.topics import Partition, TopicCatalogue
 from unstable_stream.log.port import TopicPartition
 
-__all__ = [
-    "Member",
-    "Owned",
-    "commit_for_group",
-    "commit_positions",
-    "committed_positions",
-    "generation_of",
-    "group_id",
-    "groups",
-    "leave",
-    "save",
-    "saved",
-    "saved_names",
-    "share_out",
-    "synchronise",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Member:

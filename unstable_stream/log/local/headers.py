@@ -12,8 +12,6 @@ import msgspec
 
 from unstable_stream.log.local.database import begin_write
 
-__all__ = ["NO_HEADERS", "SHARED", "HeaderStore"]
-
 SHARED: Final = frozenset({"ce_specversion", "ce_type", "ce_source", "ce_dataschema", "content-type"})
 """Headers with few distinct values: event types times runs. All others are stored with each record."""
 

@@ -34,8 +34,6 @@ from unstable_stream.log.local.topics import (
 from unstable_stream.log.local.wakeups import Doorbell, Ringer, wakeup_directory
 from unstable_stream.log.port import Positions, Record, Start, TopicPartition, TopicSpec
 
-__all__ = ["LocalLog"]
-
 
 class LocalLog:
     """Implements :class:`~unstable_stream.log.port.EventLog` on a SQLite file."""

@@ -10,8 +10,6 @@ from enum import Enum
 from functools import cache
 from pathlib import Path
 
-__all__ = ["Liveness", "ProcessIdentity", "current_process", "liveness"]
-
 
 class Liveness(Enum):
     """The state of a process, as far as it can be seen from here."""

@@ -14,8 +14,6 @@ from unstable_stream.log.local.groups import commit_for_group, save
 from unstable_stream.log.local.records import AppendBatch
 from unstable_stream.log.port import Positions, Record
 
-__all__ = ["LocalProducer", "LocalTransaction", "next_epoch"]
-
 
 def next_epoch(connection: sqlite3.Connection, producer_id: str) -> int:
     """Fence off all earlier producers with this id; return the epoch of the new one, from 1."""

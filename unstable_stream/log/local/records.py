@@ -11,17 +11,6 @@ from unstable_stream.log.local.topics import LocalTopic, Partition, TopicCatalog
 from unstable_stream.log.partitioner import partition_for_key
 from unstable_stream.log.port import Record, StoredRecord, TopicPartition
 
-__all__ = [
-    "AppendBatch",
-    "Ends",
-    "begin_offset",
-    "check_offset",
-    "delete_before",
-    "end_offset",
-    "offset_for_time",
-    "read_fairly",
-]
-
 _MOST_BYTES_AT_ONCE: Final = 64 * 1024 * 1024  # a poll of 500 records of 64 MiB would not fit in memory
 _DELETED_AT_ONCE: Final = 5_000  # rows; keeps the write lock short
 

@@ -19,8 +19,6 @@ from typing import Any, Final, TypeAlias, TypeVar
 from unstable_stream.errors import EventLogError, LogUnavailableError
 from unstable_stream.log.local.database import begin_write, bound_wal, explain
 
-__all__ = ["ReadThread", "WriteThread"]
-
 T = TypeVar("T")
 
 _Outcome: TypeAlias = "tuple[asyncio.Future[Any], Any, BaseException | None]"

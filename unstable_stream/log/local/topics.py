@@ -9,16 +9,6 @@ from unstable_stream.log.local.database import create_partition_table
 from unstable_stream.log.port import TopicPartition, TopicSpec
 from unstable_stream.log.topic_drift import check_partition, check_partitions
 
-__all__ = [
-    "LocalTopic",
-    "Partition",
-    "TopicCatalogue",
-    "alter_topics",
-    "create_topics",
-    "partition_of",
-    "topic_settings",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Partition:

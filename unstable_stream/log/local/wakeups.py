@@ -15,8 +15,6 @@ import time
 from contextlib import suppress
 from typing import Final
 
-__all__ = ["Doorbell", "Ringer", "wakeup_directory"]
-
 _LONGEST_ADDRESS: Final = 103  # bytes: macOS allows 104 with the final zero, Linux 108
 _NAME_BYTES: Final = 16
 _SETTLED_NS: Final = 100_000_000  # directory times are coarse: a listing this fresh may miss an addition

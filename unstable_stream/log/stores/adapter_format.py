@@ -11,16 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = [
-    "CONFIG_FILE",
-    "MODEL_WEIGHTS_FILE",
-    "REMEDY",
-    "WEIGHTS_FILE",
-    "adapter_scale",
-    "refused_fields",
-    "weights_file",
-]
-
 CONFIG_FILE: Final = "adapter_config.json"
 WEIGHTS_FILE: Final = "adapter_model.safetensors"
 MODEL_WEIGHTS_FILE: Final = "model.safetensors"

@@ -7,17 +7,6 @@ from urllib.parse import unquote, urlsplit
 
 from unstable_stream.errors import ConfigError
 
-__all__ = [
-    "IN_THIS_PROCESS",
-    "LONGEST_NAME",
-    "checked_address",
-    "is_address",
-    "joined",
-    "name_of",
-    "owner_of",
-    "path_part",
-]
-
 IN_THIS_PROCESS: Final = "memory://"
 """The store that only one process sees."""
 _KINDS: Final = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "file", "local", "memory")

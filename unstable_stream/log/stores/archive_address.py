@@ -12,18 +12,6 @@ from typing import Final, TypeAlias
 
 from unstable_stream.errors import ConfigError
 
-__all__ = [
-    "ARCHIVE_VARIABLE",
-    "MANIFEST",
-    "ArchiveAddress",
-    "archive_exists",
-    "archive_state",
-    "chosen_archive",
-    "is_export",
-    "is_shared",
-    "table_of",
-]
-
 ArchiveAddress: TypeAlias = Path | str
 """The path of a DuckDB file or of an export, or the address of a shared archive."""
 

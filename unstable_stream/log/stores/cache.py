@@ -28,8 +28,6 @@ from unstable_stream.console import get_logger
 from unstable_stream.errors import ConfigError, StoreError
 from unstable_stream.log.stores.store import pause
 
-__all__ = ["CACHE", "CACHE_GB", "HostCache"]
-
 CACHE: Final = "UNSTABLE_STREAM_CACHE"
 CACHE_GB: Final = "UNSTABLE_STREAM_CACHE_GB"
 _DEFAULT_GB: Final = 20.0

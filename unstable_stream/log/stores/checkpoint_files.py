@@ -20,18 +20,6 @@ from unstable_stream.log.stores.address import checked_address, is_address, path
 from unstable_stream.log.stores.cache import HostCache
 from unstable_stream.log.stores.store import Store
 
-__all__ = [
-    "FETCHED_TO_TRAIN",
-    "LEARNER_STATE_FILE",
-    "NETWORKS_FILE",
-    "OPTIMIZER_FILE",
-    "STATE_FILE",
-    "has_file",
-    "hold_optimizer_state",
-    "opened_checkpoint",
-    "sha256_of",
-]
-
 STATE_FILE: Final = "state.json"
 OPTIMIZER_FILE: Final = "optimizer.pt"
 NETWORKS_FILE: Final = "networks.safetensors"

@@ -10,8 +10,6 @@ from typing import Any, BinaryIO, Final
 
 import fsspec
 
-__all__ = ["PROTOCOL", "SnapshotFiles"]
-
 PROTOCOL: Final = "snapshot"
 """The addresses of the files are ``snapshot://NAME``."""
 _NEVER_CHANGED: Final = datetime(2000, 1, 1, tzinfo=UTC)

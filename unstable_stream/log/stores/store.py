@@ -24,16 +24,6 @@ from unstable_stream.console import get_logger
 from unstable_stream.errors import ConfigError, StoreError, StoreUnavailableError
 from unstable_stream.log.stores.address import checked_address
 
-__all__ = [
-    "PATIENCE_S",
-    "Store",
-    "ThisHostError",
-    "is_passing",
-    "pause",
-    "store_wait_s",
-    "waiting_until",
-]
-
 T = TypeVar("T")
 
 PATIENCE_S: Final = 300.0

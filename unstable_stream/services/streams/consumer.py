@@ -27,8 +27,6 @@ from unstable_stream.errors import EventLogError, LogUnavailableError, OffsetOut
 from unstable_stream.log.port import Consumer, EventLog, Positions, StoredRecord, TopicPartition
 from unstable_stream.log.reading import any_record, ends_of, high_watermarks_of
 
-__all__ = ["JOIN_S", "Pace", "Sink", "is_processed", "run_consumer", "wait_for_stop"]
-
 JOIN_S: Final = 10.0
 """Seconds. A member without a partition after this time gets none: there are more members than partitions."""
 _POLL_RECORDS: Final = 1000

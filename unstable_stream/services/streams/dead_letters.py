@@ -10,8 +10,6 @@ from unstable_stream.log.records import record_from_event
 if TYPE_CHECKING:
     from unstable_stream.archive.batch import ArchivedRecord
 
-__all__ = ["DeadLetters"]
-
 _MAX_VALUE_BYTES: Final = 8 * 1024 * 1024
 """Bytes. A longer value is cut: in base64 it would exceed the limit of the topic."""
 _MAX_HEADER_BYTES: Final = 64 * 1024

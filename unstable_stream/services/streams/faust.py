@@ -49,8 +49,6 @@ from unstable_stream.services.streams.processor import ProcessorSpec
 from unstable_stream.services.streams.processors import PROCESSORS, fold_sinks, host_processors
 from unstable_stream.services.streams.run_configs import RunDirectory
 
-__all__ = ["FaustConsumer", "FaustReading", "credentials", "joined_on", "kafka_location", "run_on_faust"]
-
 _BATCH: Final = 500
 """The most records in one batch."""
 _BUFFER: Final = 2 * _BATCH

@@ -16,8 +16,6 @@ from unstable_stream.log.records import source_header
 from unstable_stream.runs.history import RunHistory, read_history
 from unstable_stream.services.streams.snapshots import POSITION, group_of_scope, run_name
 
-__all__ = ["FinishedState", "finished_states", "forget_states", "idle_runs"]
-
 _AT_ONCE: Final = 500
 _PRODUCER: Final = "forget-states"
 _SIGNS_OF_LIFE: Final = (RunStarted.TOPIC, GameStarted.TOPIC, LearnerUpdate.TOPIC)

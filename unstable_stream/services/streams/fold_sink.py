@@ -55,8 +55,6 @@ from unstable_stream.services.streams.snapshots import (
     unpack,
 )
 
-__all__ = ["FoldSink"]
-
 _REOPEN_AFTER_S: Final = 3.0
 """Seconds to wait before opening a lost partition again. The new host may know of the move this much earlier
 than the old one.

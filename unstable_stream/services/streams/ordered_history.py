@@ -23,8 +23,6 @@ from unstable_stream.log.stores.archive_address import ArchiveAddress
 from unstable_stream.log.topics import load_topics
 from unstable_stream.services.streams.record_filter import RecordFilter
 
-__all__ = ["ArchiveHistory", "History", "LogHistory", "Slice", "merged", "record_of_row"]
-
 _PIECE_RECORDS: Final = 1000
 _BATCH_RECORDS: Final = 500
 

@@ -21,8 +21,6 @@ from unstable_stream.services.streams.snapshots import (
     run_name,
 )
 
-__all__ = ["QUARANTINED", "Decoded", "Found", "PartitionState", "Rejected", "RunFold", "Start", "decide"]
-
 Decoded = tuple[StoredRecord, Event | EventError | None]
 """A record with its event, or its decoding error; ``None``: it is of another run."""
 

@@ -12,8 +12,6 @@ from unstable_stream.extensions import KINDS, use_of
 from unstable_stream.runs.code import named_code
 from unstable_stream.runs.config import RunConfig
 
-__all__ = ["HasRest", "KeepsState", "Processor", "ProcessorSpec", "group_of"]
-
 
 class Processor(Protocol):
     """A fold of one run with its state. It is cheap to make. The same events always give the same state."""

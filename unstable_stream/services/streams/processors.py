@@ -17,17 +17,6 @@ from unstable_stream.services.streams.fold_sink import FoldSink
 from unstable_stream.services.streams.processor import Processor, ProcessorSpec
 from unstable_stream.services.streams.run_configs import RunDirectory
 
-__all__ = [
-    "METRICS",
-    "PROCESSORS",
-    "RATINGS",
-    "REWARDS",
-    "fold_sinks",
-    "host_processors",
-    "rating_processor",
-    "reward_processor",
-]
-
 
 def reward_processor(
     run_id: str,

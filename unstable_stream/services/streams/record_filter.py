@@ -11,8 +11,6 @@ from unstable_stream.errors import ConfigError
 from unstable_stream.log.port import StoredRecord
 from unstable_stream.log.records import json_object, source_header
 
-__all__ = ["Condition", "RecordFilter", "parse_condition"]
-
 _ALIASES: Final = {
     "run": ("run_id",),
     "env": ("env_id",),

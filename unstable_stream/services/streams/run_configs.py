@@ -17,8 +17,6 @@ from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import RunHistory
 from unstable_stream.runs.starts import known_starts
 
-__all__ = ["RunDirectory"]
-
 
 class RunDirectory:
     """The runs of a log and their first configurations. Use it with ``async with``, or call :meth:`close`."""

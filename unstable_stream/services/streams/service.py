@@ -8,8 +8,6 @@ from unstable_stream.log.port import EventLog
 from unstable_stream.services.streams.processors import fold_sinks, host_processors
 from unstable_stream.services.streams.run_configs import RunDirectory
 
-__all__ = ["run_processors"]
-
 
 async def run_processors(
     log: EventLog,

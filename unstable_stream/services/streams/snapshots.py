@@ -23,21 +23,6 @@ import msgspec
 from unstable_stream.log.port import TopicPartition
 from unstable_stream.log.saved_state import SavedState, UnusableStateError, pack_state, unpack_state
 
-__all__ = [
-    "FORMAT",
-    "MOST_BYTES",
-    "POSITION",
-    "FoldState",
-    "SinceSnapshot",
-    "SnapshotPace",
-    "group_of_scope",
-    "pack",
-    "run_name",
-    "scope_of",
-    "scope_of_topics",
-    "unpack",
-]
-
 POSITION: Final = "position"
 """The name of the state that holds the snapshot's position."""
 FORMAT: Final = 1

@@ -18,8 +18,6 @@ from unstable_stream.log.port import Consumer, EventLog, Positions, Start, Store
 from unstable_stream.log.stores.archive_address import ArchiveAddress, archive_exists
 from unstable_stream.services.streams.ordered_history import record_of_row
 
-__all__ = ["with_archive"]
-
 _PIECE_RECORDS: Final = 2000
 
 

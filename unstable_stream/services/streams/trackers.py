@@ -26,16 +26,6 @@ from unstable_stream.runs.context import RunContext
 from unstable_stream.services.streams.plugins import Context, Plugin, load_plugin
 from unstable_stream.services.streams.plugins.host import run_plugin
 
-__all__ = [
-    "JsonLinesTracker",
-    "Received",
-    "RunTracker",
-    "build_tracker",
-    "plugins_beside",
-    "serve_beside",
-    "tracker_title",
-]
-
 _DIRECTORY: Final = "directory"
 """A constructor with a parameter of this name receives the run's own directory."""
 

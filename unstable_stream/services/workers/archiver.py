@@ -38,8 +38,6 @@ from unstable_stream.services.workers.archiver_start import (
 )
 from unstable_stream.services.workers.retention import Retention
 
-__all__ = ["GROUP", "ArchiveSink", "run_archiver"]
-
 GROUP: Final = ARCHIVER_GROUP
 
 _MAX_BATCH_BYTES: Final = 64 * 1024 * 1024

@@ -12,8 +12,6 @@ from unstable_stream.log.port import EventLog, Positions, TopicPartition
 from unstable_stream.log.topics import load_topics
 from unstable_stream.services.streams.consumer import wait_for_stop
 
-__all__ = ["ARCHIVER_GROUP", "declared_topics", "starts_of", "when_free"]
-
 T = TypeVar("T")
 
 ARCHIVER_GROUP: Final = "archiver"

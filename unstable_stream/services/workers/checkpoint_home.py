@@ -36,15 +36,6 @@ from unstable_stream.log.stores.checkpoint_files import FETCHED_TO_TRAIN, OPTIMI
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 
-__all__ = [
-    "CheckpointHome",
-    "CheckpointTidier",
-    "DirectoryHome",
-    "StoredHome",
-    "home_of",
-    "report_store_wait",
-]
-
 _KEPT_FOR_FORKS: Final = 10
 """The checkpoint of every update that is a multiple of this keeps its optimizer state."""
 _REPORT_EVERY_S: Final = 2.0

@@ -11,8 +11,6 @@ from unstable_stream.log.port import EventLog, Record
 from unstable_stream.log.records import record_from_event
 from unstable_stream.services.workers.engine import EngineHandle
 
-__all__ = ["CollectorReports", "GpuReader"]
-
 _EVERY_S: Final = 5.0
 
 GpuReader: TypeAlias = Callable[[], Awaitable[Mapping[str, float]]]

@@ -37,8 +37,6 @@ from unstable_stream.services.streams.snapshots import MOST_BYTES, SnapshotPace,
 from unstable_stream.services.workers.exploitability import ExploitabilitySchedule
 from unstable_stream.services.workers.game_schedule import GameSchedule, ScheduleState
 
-__all__ = ["CollectorSnapshots", "SavedCollector", "read_snapshot"]
-
 _FORMAT: Final = 1
 """To be raised when the fold or its state changes."""
 _STATE: Final = "state"

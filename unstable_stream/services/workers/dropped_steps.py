@@ -37,8 +37,6 @@ from unstable_stream.runs.history import read_history
 from unstable_stream.runs.starts import check_whole, recorded_starts, run_events
 from unstable_stream.services.streams.processor import group_of
 
-__all__ = ["UNREADABLE", "drop_events", "lost_steps", "promised_steps", "unreadable_trajectories"]
-
 UNREADABLE: Final = "unreadable"
 """The reason of the drop."""
 _DROPS_AT_ONCE: Final = 50_000

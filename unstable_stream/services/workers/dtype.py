@@ -10,8 +10,6 @@ from unstable_stream.inference.model_shape import ModelShape, read_shape
 if TYPE_CHECKING:
     from unstable_stream.services.workers.checkpoint_home import CheckpointHome
 
-__all__ = ["fastest_on_cpu", "kept"]
-
 _SMALL: Final = 50_000_000
 """Fewer parameters than this are not worth a measurement: float32."""
 _WORTH_IT: Final = 1.3

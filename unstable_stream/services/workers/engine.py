@@ -25,8 +25,6 @@ from unstable_stream.runs.config import EngineExtensionConfig, RunConfig, VllmEn
 from unstable_stream.runs.placement import Share
 from unstable_stream.services.workers.dtype import fastest_on_cpu
 
-__all__ = ["EngineHandle", "LocalEngine", "build_engine", "build_opponent", "take_adapter_results"]
-
 _DECODED_ROWS: Final = 32
 """Tokens of one decoding step, about."""
 

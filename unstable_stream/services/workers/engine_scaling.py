@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from unstable_stream.events import EnginesWanted, Event
 from unstable_stream.runs.engine_sections import EngineRange
 
-__all__ = ["WantedEngines"]
-
 
 class WantedEngines:
     """The fold of a run's :class:`~unstable_stream.events.EnginesWanted`: the last one counts."""

@@ -17,8 +17,6 @@ from unstable_stream.games.seating import Seating, seat_players
 from unstable_stream.model_pool import ModelPool
 from unstable_stream.runs.config import EnvConfig, RunConfig
 
-__all__ = ["CheckpointChoice", "Evaluations", "EvaluationsState", "model_in", "seating_of"]
-
 _Key: TypeAlias = tuple[str, int, tuple[str, ...]]
 """Environment, seed, and the players by seat."""
 

@@ -36,8 +36,6 @@ from unstable_stream.runs.config import EnvConfig, OpponentConfig, RunConfig
 from unstable_stream.services.workers.evaluations import Evaluations, EvaluationsState, model_in, seating_of
 from unstable_stream.services.workers.pending_steps import PendingSteps
 
-__all__ = ["GameSchedule", "ScheduleState", "build_pool"]
-
 _MOST_ABANDONED = 1_000
 # Of so many abandoned games it is remembered that another worker may still finish them. An outcome that comes
 # later than that is not counted: a few steps of back-pressure.

@@ -5,8 +5,6 @@ import shutil
 from contextlib import suppress
 from typing import Final
 
-__all__ = ["parse_gpus", "read_gpus"]
-
 _FIELDS: Final = ("index", "utilization.gpu", "memory.used", "memory.total")
 _PATIENCE_S: Final = 10.0
 """nvidia-smi takes a second; a driver that hangs must not hold up what else is reported."""

@@ -27,8 +27,6 @@ from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 
-__all__ = ["HungGames", "abandoned", "end_with"]
-
 _LOOKS = 10
 """Looks within the time that a step may take. They are counted, not the time: a process that was stopped
 looks once when it goes on."""

@@ -77,8 +77,6 @@ from unstable_stream.services.workers.learner_ranks import LearnerGroup, build_l
 from unstable_stream.services.workers.learner_recovery import Recovery
 from unstable_stream.services.workers.learner_state import LearnerState, SavedLearner
 
-__all__ = ["LearnerService", "Learners"]
-
 _POLL_S: Final = 1.0
 
 _logger = get_logger(__name__)

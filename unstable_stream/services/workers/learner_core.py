@@ -21,15 +21,6 @@ from unstable_stream.runs.placement import Share
 from unstable_stream.services.workers.checkpoint_home import CheckpointHome
 from unstable_stream.services.workers.dtype import fastest_on_cpu, kept
 
-__all__ = [
-    "build_learner",
-    "build_training_algorithm",
-    "computed",
-    "learner_dtype",
-    "learner_settings",
-    "now_ms",
-]
-
 _T = TypeVar("_T")
 
 _TRAINED_ROWS: Final = 256

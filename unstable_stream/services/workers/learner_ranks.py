@@ -46,8 +46,6 @@ from unstable_stream.services.workers.learner_core import (
 )
 from unstable_stream.services.workers.loading import loading
 
-__all__ = ["LearnerGroup", "build_learners", "configure", "serve"]
-
 _ENDS_WITHIN_S: Final = 20.0
 
 

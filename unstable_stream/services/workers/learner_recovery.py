@@ -59,8 +59,6 @@ from unstable_stream.services.workers.learner_core import computed, now_ms
 from unstable_stream.services.workers.learner_state import LearnerState, SavedLearner, unpack_learner
 from unstable_stream.services.workers.recorded_updates import RecordedUpdates, load_training
 
-__all__ = ["Recovery"]
-
 _logger = get_logger(__name__)
 
 

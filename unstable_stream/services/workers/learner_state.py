@@ -36,8 +36,6 @@ from unstable_stream.log.saved_state import SavedState, saved_positions, unpack_
 from unstable_stream.reward_transformations import expected_step_ids
 from unstable_stream.runs.config import RunConfig
 
-__all__ = ["LearnerState", "NextAction", "SavedLearner", "StepPlace", "by_partition", "unpack_learner"]
-
 _FORMAT: Final = 2
 """To be raised when the content changes, also that of ``used`` or ``watch``."""
 

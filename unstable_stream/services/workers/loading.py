@@ -11,9 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-__all__ = ["loading", "unload"]
-
-
 _loads: Final[list[object]] = []
 """One for each that is under way in this process."""
 

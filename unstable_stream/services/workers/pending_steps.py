@@ -22,8 +22,6 @@ from unstable_stream.reward_transformations import RewardProcessor, expected_ste
 from unstable_stream.services.streams.processor import group_of
 from unstable_stream.services.workers.dropped_steps import UNREADABLE
 
-__all__ = ["PendingSteps"]
-
 _GUESSED_PER_GAME: Final = 5
 """The assumed number of steps of a game before any has finished; the measured mean soon replaces it."""
 

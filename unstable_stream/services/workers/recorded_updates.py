@@ -22,8 +22,6 @@ from unstable_stream.runs.resume import RecordedConfigs
 from unstable_stream.services.workers.learner_core import learner_settings
 from unstable_stream.services.workers.learner_ranks import configure
 
-__all__ = ["RecordedUpdates", "RepeatedUpdate", "Tolerance", "load_training"]
-
 _OF_THE_BUFFER: Final = frozenset({"buffer_size"})
 """The metric of a decision that does not follow from the batch."""
 _OF_THE_CUT: Final = frozenset({"padding_fraction", "micro_batch_tokens_max"})

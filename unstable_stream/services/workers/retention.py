@@ -25,8 +25,6 @@ from unstable_stream.runs.history import read_history
 from unstable_stream.services.streams.finished_states import finished_states, forget_states
 from unstable_stream.services.workers.archiver_start import ARCHIVER_GROUP
 
-__all__ = ["Expired", "Retention", "expired_records"]
-
 _STATES_KEPT_MS: Final = 7 * 24 * 3600 * 1000
 """Milliseconds after the end of a run: one that is resumed soon goes on at once."""
 _IDLE_MS: Final = 30 * 24 * 3600 * 1000

@@ -27,8 +27,6 @@ from unstable_stream.runs.config import OpponentConfig, RunConfig
 from unstable_stream.services.workers.exploitability import ExploitabilityMeter, Measurement
 from unstable_stream.services.workers.hung_games import HungGames, abandoned
 
-__all__ = ["RolloutWorker"]
-
 
 class RolloutWorker:
     """Plays the games passed to it, up to a few hundred at once; workers share the engines."""

@@ -11,8 +11,6 @@ from unstable_stream.inference.engine import Adapter
 from unstable_stream.log.port import Positions
 from unstable_stream.services.workers.exploitability import Measurement
 
-__all__ = ["ReplaceableWorker", "RolloutWorkerHandle", "WorkerCalls"]
-
 _logger = get_logger(__name__)
 
 

@@ -10,8 +10,6 @@ from unstable_stream.games.opponents import legal_moves
 from unstable_stream.games.opponents.trying import Grammar, Kinds
 from unstable_stream.games.players import TurnContext
 
-__all__ = ["GRAMMARS"]
-
 _FILES: Final = "abcdefghij"
 _RANK: Final = re.compile(r"^ *(\d+) \|(.*)$", re.MULTILINE)
 _SIDES: Final = [(1, 0), (-1, 0), (0, 1), (0, -1)]

@@ -10,8 +10,6 @@ from unstable_stream.games.opponents.grammars.boards import listed
 from unstable_stream.games.opponents.trying import Grammar, Kinds
 from unstable_stream.games.players import TurnContext
 
-__all__ = ["GRAMMARS"]
-
 
 def _one_of(*words: str | Iterable[object]) -> Grammar:
     """Return the grammar ``[WORD]``, with a kind for each argument: a word, or many."""

@@ -9,8 +9,6 @@ from typing import Final
 from unstable_stream.games.opponents.trying import Grammar, Kinds
 from unstable_stream.games.players import TurnContext
 
-__all__ = ["GRAMMARS"]
-
 _SAID: Final = "Let us see what happens."
 _RESOURCES: Final = ("Wheat", "Wood", "Sheep", "Brick", "Ore")
 # Everyday words, so that a clue is made of something; one of them may be the word that is taboo.

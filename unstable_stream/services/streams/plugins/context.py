@@ -7,8 +7,6 @@ from unstable_stream.console import get_logger
 from unstable_stream.errors import PluginError
 from unstable_stream.events import Event, Metrics, event_id
 
-__all__ = ["Context", "Position"]
-
 _NO_STATE: Final = object()
 
 

@@ -15,8 +15,6 @@ from unstable_stream.errors import PluginError
 from unstable_stream.events import EVENT_TYPES, Event
 from unstable_stream.services.streams.plugins.context import Context
 
-__all__ = ["Handler", "Plugin", "StateCodec", "consumer"]
-
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _PLAIN: Final = (str, int, float, bool, bytes, type(None))
 

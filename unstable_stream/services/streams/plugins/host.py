@@ -46,8 +46,6 @@ from unstable_stream.services.streams.plugins import Plugin
 from unstable_stream.services.streams.plugins.state import PluginStates, Saved
 from unstable_stream.services.streams.plugins.worker import Attempt, Failure, PluginWorker
 
-__all__ = ["PluginCounters", "PluginSink", "plugin_group", "run_plugin"]
-
 _LONGEST_PAUSE_S: Final = 60.0
 
 _log = get_logger(__name__)

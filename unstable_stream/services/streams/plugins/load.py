@@ -12,8 +12,6 @@ from unstable_stream.extensions.permission import check_allowed
 from unstable_stream.extensions.reference import OBJECT_PREFIX
 from unstable_stream.services.streams.plugins.declare import Plugin
 
-__all__ = ["ENTRY_POINTS", "Discovered", "discovered_plugins", "load_plugin"]
-
 ENTRY_POINTS: Final = KINDS["consumer"].group
 """The entry point group in which installed packages announce their plug-ins."""
 

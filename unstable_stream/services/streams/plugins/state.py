@@ -14,8 +14,6 @@ from typing import Final, NamedTuple
 from unstable_stream.errors import PluginError
 from unstable_stream.log.port import TopicPartition
 
-__all__ = ["PluginStates", "Saved"]
-
 _BUSY_S: Final = 20.0
 _BUSY_PAUSE_S: Final = 0.01
 _SCHEMA: Final = """

@@ -21,8 +21,6 @@ from unstable_stream.log.records import event_from_record, source_header
 from unstable_stream.services.streams.plugins.context import Context, Position
 from unstable_stream.services.streams.plugins.declare import Handler, Plugin
 
-__all__ = ["Attempt", "Failure", "PluginWorker", "metrics_of"]
-
 T = TypeVar("T")
 
 _PACKAGE: Final = str(Path(__file__).resolve().parents[3])
