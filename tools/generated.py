@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from experiments import algorithms, exploitability
-from tools.pages import api_reference, archive, configuration, environments, memory
+from tools.pages import api_reference, archive, commands, configuration, environments, memory
 from tools.pages.chance import chance_page
 from tools.pages.chance_games import ROWS, read_rows
 from unstable_stream.events import EVENT_TYPES
@@ -35,6 +35,7 @@ def _schema(name: str) -> Make:
 GENERATED: Final[dict[str, Make]] = {
     "docs/algorithms.md": algorithms.page,
     "docs/archive.md": archive.page,
+    "docs/commands.md": lambda _: commands.commands_page(),
     "docs/configuration.md": lambda _: configuration.render(),
     "docs/environments.md": environments.environments_page,
     "docs/exploitability.md": exploitability.page,

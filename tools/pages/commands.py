@@ -1,0 +1,76 @@
+"""Make docs/commands.md: every command, its options and their help, as ``--help`` shows them."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import typer
+
+from unstable_stream.ui.cli import app
+from unstable_stream.ui.cli.commands import COMMANDS
+
+_SECTIONS: Final = {
+    "Train": ("quickstart", "train", "plan", "watch", "scale", "fork", "processors"),
+    "Look": ("runs", "games", "ui", "report", "why", "sql", "collapse", "track", "monitor"),
+    "Measure": ("eval", "tournament", "exploitability"),
+    "Prove and ask what if": ("audit", "verify", "rerate", "rederive", "replay", "consume"),
+    "Take out and keep": ("push", "export", "archive", "backup", "prune"),
+    "The log": ("topics", "log"),
+}
+_INTRO: Final = """# Every command
+
+Each is also `unstable-stream COMMAND --help`. This page is generated from the code by `make generated`;
+whatever a command does, [Python](python-api.md) does too.
+"""
+
+
+def commands_page() -> str:
+    """Return the page.
+
+    Raises:
+        ValueError: a command is in no section.
+    """
+    if lacking := set(COMMANDS) - {name for names in _SECTIONS.values() for name in names}:
+        raise ValueError(f"put {', '.join(sorted(lacking))} into a section of tools/pages/commands.py")
+    group = typer.main.get_group(app)
+    parts = [_INTRO]
+    for title, names in _SECTIONS.items():
+        parts.append(f"## {title}\n")
+        for name in names:
+            context: Any = group.make_context("unstable-stream", [], resilient_parsing=True)
+            parts += _command(group.get_command(context, name), f"unstable-stream {name}")
+    return "\n".join(parts)
+
+
+def _command(command: Any, path: str) -> Iterator[str]:
+    """Yield the parts of a command and its subcommands. ``Any``: of click, or of Typer's copy of it."""
+    yield f"### `{path}`\n"
+    yield from (_plain(paragraph) for paragraph in inspect.cleandoc(command.help or "").split("\n\n"))
+    rows = [row for parameter in command.params if (row := _row(parameter))]
+    if rows:
+        yield "| | |\n|---|---|\n" + "\n".join(rows) + "\n"
+    for name, subcommand in sorted(getattr(command, "commands", {}).items()):
+        yield from _command(subcommand, f"{path} {name}")
+
+
+def _plain(paragraph: str) -> str:
+    lines = [line for line in paragraph.splitlines() if line.strip() != "\b"]
+    if lines and re.match(r"\s*(Example: )?unstable-stream ", lines[0]):
+        return "```bash\n" + "\n".join(line.strip().removeprefix("Example: ") for line in lines) + "\n```\n"
+    return " ".join(line.strip() for line in lines) + "\n"
+
+
+def _row(parameter: Any) -> str | None:
+    if getattr(parameter, "hidden", False) or "--help" in parameter.opts:
+        return None
+    value = parameter.metavar or parameter.name.upper()
+    if parameter.param_type_name == "argument":
+        named = f"`{value}`"
+    else:
+        taken = "" if parameter.is_flag else f" {value}"
+        named = ", ".join(f"`{option}{taken}`" for option in (*parameter.opts, *parameter.secondary_opts))
+    text = " ".join((getattr(parameter, "help", None) or "").split()).replace("|", "\\|")
+    default = parameter.default
+    shown = isinstance(default, str | int | float) and not isinstance(default, bool) and default != ""
+    return f"| {named} | {text}{f' Default: `{default}`.' if shown else ''} |"
