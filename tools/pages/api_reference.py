@@ -6,6 +6,7 @@ import types
 from typing import Any
 
 import unstable_stream as us
+from unstable_stream.api.recorded_run import RecordedRun
 
 _INTRO = """# Python API
 
@@ -15,6 +16,7 @@ script can. This page is generated from the docstrings by `make generated`.
 <!-- not run: it trains for minutes; the tests of the API run the same in one process -->
 ```python
 import unstable_stream as us
+from unstable_stream.api.recorded_run import RecordedRun
 
 run = us.build(model="tiny-player", train_envs=["SimpleTak-v0-train"], evaluation_opponents=["random-legal"])
 run.start(iterations=20)
@@ -78,7 +80,8 @@ def _entry(name: str) -> str:
     lines = [f"### `{name}{_signature(thing)}`", "", _prose(thing), ""]
     if thing.__init__.__doc__ and not thing.__init__.__doc__.startswith("Initialize self"):
         lines += [_prose(thing.__init__), ""]
-    for member, value in vars(thing).items():
+    own = (each for each in thing.__mro__ if each is thing or each is RecordedRun)
+    for member, value in (item for each in own for item in vars(each).items()):
         if member.startswith("_") or not inspect.getdoc(value):
             continue
         if isinstance(value, property):

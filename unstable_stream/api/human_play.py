@@ -227,11 +227,9 @@ class HumanGame:
             has_ended(self)
 
     async def _play(self) -> None:
-        from unstable_stream.games.play import play_game
         from unstable_stream.games.templates import get_template
         from unstable_stream.inference.engine import SamplingSettings
         from unstable_stream.inference.policy_player import PolicyPlayer
-        from unstable_stream.services.workers.hung_games import abandoned
 
         self._loop, self._playing = asyncio.get_running_loop(), asyncio.current_task()
         self._ready.set()
@@ -261,44 +259,50 @@ class HumanGame:
                     self.seat: _Seated(self._asked, self._note),
                     1 - self.seat: _Seated(policy.move, self._note),
                 }
-                async with self._place.opened_log() as log:
-                    run = await start_run(log, self._config, self.run_id, self._fork)
-                    started = self._started(run)
-                    await _append(log, [started])
-                    self._set("theirs")
-                    alive = Reporter(log, self.run_id, LAUNCHER, lambda: {"services/game/up": 1.0})
-                    reporting = asyncio.ensure_future(alive.run())  # a person may think for long
-                    try:
-                        played = await play_game(
-                            started,
-                            players,
-                            max_turns=self._config.collector.max_turns,
-                            now_ms=_now_ms,
-                            invalid_moves_allowed=1,
-                        )
-                    except _GivenUpError as given_up:
-                        await _append(log, [abandoned(started, str(given_up))])
-                        await finish_run(log, self.run_id, "stopped", str(given_up))
-                        await self._store(log, "You gave up.")
-                        return
-                    except asyncio.CancelledError:
-                        await _append(log, [abandoned(started, self._ended_by)])
-                        await finish_run(log, self.run_id, "stopped", self._ended_by)
-                        raise
-                    except BaseException as error:
-                        reason = f"{type(error).__name__}: {error}"
-                        await _append(log, [abandoned(started, reason)])
-                        await finish_run(log, self.run_id, "failed", reason)
-                        raise
-                    finally:
-                        reporting.cancel()
-                    await _append(log, [*played.trajectories, played.outcome])
-                    await finish_run(log, self.run_id, "completed", "")
-                    reward = {each.seat: each.reward for each in played.outcome.seats}[self.seat]
-                    won = "You won" if reward > 0 else "You lost" if reward < 0 else "Nobody won"
-                    await self._store(log, f"{won}: {played.outcome.reason_text or played.outcome.reason}")
+                await self._play_recorded(players)
             finally:
                 await loaded.engine.close()
+
+    async def _play_recorded(self, players: "dict[int, Player]") -> None:
+        from unstable_stream.games.play import play_game
+        from unstable_stream.services.workers.hung_games import abandoned
+
+        async with self._place.opened_log() as log:
+            run = await start_run(log, self._config, self.run_id, self._fork)
+            started = self._started(run)
+            await _append(log, [started])
+            self._set("theirs")
+            alive = Reporter(log, self.run_id, LAUNCHER, lambda: {"services/game/up": 1.0})
+            reporting = asyncio.ensure_future(alive.run())  # a person may think for long
+            try:
+                played = await play_game(
+                    started,
+                    players,
+                    max_turns=self._config.collector.max_turns,
+                    now_ms=_now_ms,
+                    invalid_moves_allowed=1,
+                )
+            except _GivenUpError as given_up:
+                await _append(log, [abandoned(started, str(given_up))])
+                await finish_run(log, self.run_id, "stopped", str(given_up))
+                await self._store(log, "You gave up.")
+                return
+            except asyncio.CancelledError:
+                await _append(log, [abandoned(started, self._ended_by)])
+                await finish_run(log, self.run_id, "stopped", self._ended_by)
+                raise
+            except BaseException as error:
+                reason = f"{type(error).__name__}: {error}"
+                await _append(log, [abandoned(started, reason)])
+                await finish_run(log, self.run_id, "failed", reason)
+                raise
+            finally:
+                reporting.cancel()
+            await _append(log, [*played.trajectories, played.outcome])
+            await finish_run(log, self.run_id, "completed", "")
+            reward = {each.seat: each.reward for each in played.outcome.seats}[self.seat]
+            won = "You won" if reward > 0 else "You lost" if reward < 0 else "Nobody won"
+            await self._store(log, f"{won}: {played.outcome.reason_text or played.outcome.reason}")
 
     async def _store(self, log: EventLog, says: str) -> None:
         """Rate the game, and put it into the archive."""

@@ -1,4 +1,4 @@
-"""What the engines of this machine share: which requests they refuse, random numbers, and throughput."""
+"""Shared by the engines of this machine: which requests they refuse, random numbers, and throughput."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""What the consumers, producers and transactions of every log share: what they refuse, and in which words."""
+"""Shared by the consumers, producers and transactions of every log: what they refuse, and in which words."""
 
 from collections.abc import Callable, Collection
 from types import TracebackType

@@ -310,24 +310,7 @@ class RunConfig(ConfigSection):
 
     @pydantic.model_validator(mode="after")
     def _check_combinations(self) -> Self:
-        needed = int(self.learner.batch_size * self.learner.batch_delay_buffer)
-        if self.max_buffer_size < needed:
-            raise ValueError(
-                f"buffer.max_buffer_size={self.max_buffer_size} can never hold the {needed} steps one update "
-                "waits for (learner.batch_size x learner.batch_delay_buffer): raise it"
-            )
-        if self.max_pending_steps < needed:
-            raise ValueError(
-                f"collector.max_pending_steps={self.max_pending_steps} stops collection before the {needed} "
-                "steps one update waits for are there: raise it"
-            )
-        if self.buffer.max_staleness is not None and self.max_pending_steps > self.max_buffer_size:
-            raise ValueError(
-                f"collector.max_pending_steps={self.max_pending_steps} exceeds "
-                f"buffer.max_buffer_size={self.max_buffer_size}: a full buffer of stale steps "
-                "(buffer.max_staleness) would wait for ever for games that are not started. Raise "
-                "buffer.max_buffer_size, or lower collector.max_pending_steps"
-            )
+        self._check_buffer()
         system = Reference.parse(self.model_pool.rating_system).target
         if self.model_pool.sample_mode in ("match-quality", "ts-dist") and system != "trueskill":
             raise ValueError(
@@ -364,16 +347,6 @@ class RunConfig(ConfigSection):
         low, high = self.model_pool.lag_range
         if low > high:
             raise ValueError(f"model_pool.lag_range={[low, high]}: the first must not exceed the second")
-        if self.learner.batch_size < self.learner.optimizer_steps:
-            raise ValueError(
-                f"learner.optimizer_steps={self.learner.optimizer_steps} exceeds "
-                f"learner.batch_size={self.learner.batch_size}: nothing would be left for a step"
-            )
-        if self.learner.gradient_checkpointing and self.learner.activation_checkpointing:
-            raise ValueError(
-                "learner.gradient_checkpointing and learner.activation_checkpointing recompute the same "
-                "activations: set one of them"
-            )
         if self.evaluation.votes > 1 and self.evaluation.best_of > 1:
             raise ValueError(
                 f"evaluation.votes={self.evaluation.votes} and evaluation.best_of={self.evaluation.best_of}: "
@@ -384,6 +357,40 @@ class RunConfig(ConfigSection):
         if self.trained_models:
             self._check_trained_models()
         _check_gpus(self.engine)
+        self._check_training()
+        return self
+
+    def _check_buffer(self) -> None:
+        needed = int(self.learner.batch_size * self.learner.batch_delay_buffer)
+        if self.max_buffer_size < needed:
+            raise ValueError(
+                f"buffer.max_buffer_size={self.max_buffer_size} can never hold the {needed} steps one update "
+                "waits for (learner.batch_size x learner.batch_delay_buffer): raise it"
+            )
+        if self.max_pending_steps < needed:
+            raise ValueError(
+                f"collector.max_pending_steps={self.max_pending_steps} stops collection before the {needed} "
+                "steps one update waits for are there: raise it"
+            )
+        if self.buffer.max_staleness is not None and self.max_pending_steps > self.max_buffer_size:
+            raise ValueError(
+                f"collector.max_pending_steps={self.max_pending_steps} exceeds "
+                f"buffer.max_buffer_size={self.max_buffer_size}: a full buffer of stale steps "
+                "(buffer.max_staleness) would wait for ever for games that are not started. Raise "
+                "buffer.max_buffer_size, or lower collector.max_pending_steps"
+            )
+
+    def _check_training(self) -> None:
+        if self.learner.batch_size < self.learner.optimizer_steps:
+            raise ValueError(
+                f"learner.optimizer_steps={self.learner.optimizer_steps} exceeds "
+                f"learner.batch_size={self.learner.batch_size}: nothing would be left for a step"
+            )
+        if self.learner.gradient_checkpointing and self.learner.activation_checkpointing:
+            raise ValueError(
+                "learner.gradient_checkpointing and learner.activation_checkpointing recompute the same "
+                "activations: set one of them"
+            )
         if self.learner.parameters == "all" and isinstance(self.engine, VllmEngineConfig):
             raise ValueError(
                 'learner.parameters="all": vLLM holds one whole model, and past checkpoints play beside the '
@@ -406,7 +413,6 @@ class RunConfig(ConfigSection):
         if isinstance(self.engine, VllmEngineConfig) and self.lora.lora_rank not in VLLM_LORA_RANKS:
             ranks = ", ".join(map(str, VLLM_LORA_RANKS))
             raise ValueError(f"lora.lora_rank={self.lora.lora_rank}: vLLM takes one of {ranks}")
-        return self
 
     def _check_round_robin(self) -> None:
         if self.learner.iterations:

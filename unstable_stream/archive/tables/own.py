@@ -1,4 +1,4 @@
-"""What the archive notes of itself: positions, offsets that are missing, and dropped runs."""
+"""The notes of an archive about itself: positions, offsets that are missing, and dropped runs."""
 
 from typing import Final
 
