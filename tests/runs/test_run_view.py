@@ -34,7 +34,7 @@ def test_a_game_given_up_is_not_counted_when_it_is_finished_later() -> None:
     abandoned = made(GameAbandoned, outcome, run_id=RUN, reason="cut off")
     for event in (abandoned, outcome, _outcome(4)):
         view.apply(event)
-    assert (view.abandoned, view.games["train"]) == (1, 1)
+    assert (view.in_flight.abandoned, view.games["train"]) == (1, 1)
 
 
 def _evaluated(index: int, moves: str, players: tuple[str, str], first_wins: bool = True) -> GameOutcome:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from unstable_stream.api.checkpoints import find_policy
@@ -53,6 +53,27 @@ class _Played:
     valid: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """The settings of a game, which do not change."""
+
+    fork: Fork
+    config: RunConfig
+    template: str
+    patience_s: float
+
+
+@dataclass
+class _Task:
+    """The task that plays in the game's thread, as other threads reach it."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+    playing: asyncio.Task[None] | None = None
+    ready: threading.Event = field(default_factory=threading.Event)
+    answers: asyncio.Queue[str | None] = field(default_factory=asyncio.Queue)
+    ended_by: str = ""
+
+
 class HumanGame:
     """One game of a person against a checkpoint. It goes on in a thread; ask it for its state."""
 
@@ -85,9 +106,9 @@ class HumanGame:
         if found is None:
             raise ConfigError(f"{policy!r} names a model; a person plays against a checkpoint, RUN@UPDATE")
         self._place = place
-        self._fork, recorded = found
-        self._config = _config(self._fork, recorded)
-        check_fork(self._fork, recorded, self._config, to_train=False)
+        fork, recorded = found
+        config = _config(fork, recorded)
+        check_fork(fork, recorded, config, to_train=False)
         envs = {each.env_id: each for each in (*recorded.evaluated_envs, *recorded.train_envs)}
         self.env_id = env or next((each for each, one in envs.items() if one.num_players == 2), "")
         if not self.env_id or (self.env_id in envs and envs[self.env_id].num_players != 2):
@@ -95,26 +116,22 @@ class HumanGame:
         if seat not in (0, 1):
             raise ConfigError(f"seat {seat}: expected 0 or 1")
         known = envs.get(self.env_id)
-        self._template = (known and known.template) or template_for(recorded.model, self.env_id)
-        self.run_id = new_run_id(self._config.name)
+        template = (known and known.template) or template_for(recorded.model, self.env_id)
+        self._terms = _Terms(fork, config, template, patience_s)
+        self.run_id = new_run_id(config.name)
         self.game_id = game_id(self.run_id, HUMAN, 0)
         self.seat = seat
         self.name = storable_text(name).strip()[:60] or HUMAN
         if "ckpt-" in self.name:
             raise ConfigError(f"name={self.name!r}: it would be taken for a checkpoint; choose another")
-        self.opponent = self._fork.checkpoints[-1].model_uid
+        self.opponent = fork.checkpoints[-1].model_uid
         self.state: State = "loading"
         self.observation = ""
         self.says = ""
         """The end in words, or what went wrong."""
-        self._patience_s = patience_s
         self._moves: list[_Played] = []
         self._changed = threading.Condition()
-        self._answers: asyncio.Queue[str | None] = asyncio.Queue()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._playing: asyncio.Task[None] | None = None
-        self._ready = threading.Event()
-        self._ended_by = ""
+        self._task = _Task()
         self._thread = threading.Thread(target=self._run, name=f"play {self.game_id}", daemon=True)
 
     def start(self) -> "HumanGame":
@@ -137,8 +154,8 @@ class HumanGame:
             if not action.strip() or len(action) > _LONGEST_MOVE:
                 raise ConfigError(f"expected a move of at most {_LONGEST_MOVE:,} characters")
             self.state = "theirs"
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._answers.put_nowait, storable_text(action))
+        assert self._task.loop is not None
+        self._task.loop.call_soon_threadsafe(self._task.answers.put_nowait, storable_text(action))
 
     def give_up(self) -> None:
         """End the game at the person's turn; it is recorded as abandoned.
@@ -150,16 +167,16 @@ class HumanGame:
             if self.state != "yours":
                 raise ConfigError("wait for your turn to give up")
             self.state = "theirs"
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._answers.put_nowait, None)
+        assert self._task.loop is not None
+        self._task.loop.call_soon_threadsafe(self._task.answers.put_nowait, None)
 
     def end(self, reason: str, number: int | None = None) -> None:
         """End the game wherever it is; it is recorded as abandoned."""
-        self._ready.wait()
+        self._task.ready.wait()
         with suppress(RuntimeError):  # its loop is closed: it has just ended
-            if self._loop is not None and self._playing is not None:
-                self._ended_by = reason
-                self._loop.call_soon_threadsafe(self._playing.cancel)
+            if self._task.loop is not None and self._task.playing is not None:
+                self._task.ended_by = reason
+                self._task.loop.call_soon_threadsafe(self._task.playing.cancel)
 
     def join(self) -> None:
         """Wait for the end of its thread."""
@@ -215,7 +232,7 @@ class HumanGame:
         try:
             asyncio.run(self._play())
         except asyncio.CancelledError:
-            self._set("failed", self._ended_by)
+            self._set("failed", self._task.ended_by)
         except UnstableStreamError as error:
             self._set("failed", str(error))
         except Exception as error:
@@ -223,7 +240,7 @@ class HumanGame:
             _log.exception("the game failed", game=self.game_id)
             raise
         finally:
-            self._ready.set()
+            self._task.ready.set()
             has_ended(self)
 
     async def _play(self) -> None:
@@ -231,15 +248,20 @@ class HumanGame:
         from unstable_stream.inference.engine import SamplingSettings
         from unstable_stream.inference.policy_player import PolicyPlayer
 
-        self._loop, self._playing = asyncio.get_running_loop(), asyncio.current_task()
-        self._ready.set()
-        chosen, sampling = self._fork.checkpoints[-1], self._config.sampling
-        allowed = self._place.allowed_code(self._fork.parent_run_id, [], self._config, self._config)
+        self._task.loop, self._task.playing = asyncio.get_running_loop(), asyncio.current_task()
+        self._task.ready.set()
+        fork, config = self._terms.fork, self._terms.config
+        chosen, sampling = fork.checkpoints[-1], config.sampling
+        allowed = self._place.allowed_code(fork.parent_run_id, [], config, config)
         with confined(allowed), ExitStack() as opened:
-            template = get_template(self._template)
-            path = await asyncio.to_thread(base_model_path, self._config)
+            template = get_template(self._terms.template)
+            path = await asyncio.to_thread(base_model_path, config)
             loaded = await asyncio.to_thread(
-                load_policy, path, chosen, opened, chat_template_kwargs=self._config.chat_template_kwargs
+                load_policy,
+                path,
+                chosen,
+                opened,
+                chat_template_kwargs=config.chat_template_kwargs,
             )
             try:
                 policy = PolicyPlayer(
@@ -253,7 +275,7 @@ class HumanGame:
                     ),
                     adapter=loaded.adapter,
                     policy_version=chosen.iteration,
-                    max_model_len=self._config.engine.max_model_len,
+                    max_model_len=config.engine.max_model_len,
                 )
                 players: dict[int, Player] = {
                     self.seat: _Seated(self._asked, self._note),
@@ -268,7 +290,7 @@ class HumanGame:
         from unstable_stream.services.workers.hung_games import abandoned
 
         async with self._place.opened_log() as log:
-            run = await start_run(log, self._config, self.run_id, self._fork)
+            run = await start_run(log, self._terms.config, self.run_id, self._terms.fork)
             started = self._started(run)
             await _append(log, [started])
             self._set("theirs")
@@ -278,7 +300,7 @@ class HumanGame:
                 played = await play_game(
                     started,
                     players,
-                    max_turns=self._config.collector.max_turns,
+                    max_turns=self._terms.config.collector.max_turns,
                     now_ms=_now_ms,
                     invalid_moves_allowed=1,
                 )
@@ -288,8 +310,8 @@ class HumanGame:
                 await self._store(log, "You gave up.")
                 return
             except asyncio.CancelledError:
-                await _append(log, [abandoned(started, self._ended_by)])
-                await finish_run(log, self.run_id, "stopped", self._ended_by)
+                await _append(log, [abandoned(started, self._task.ended_by)])
+                await finish_run(log, self.run_id, "stopped", self._task.ended_by)
                 raise
             except BaseException as error:
                 reason = f"{type(error).__name__}: {error}"
@@ -317,7 +339,7 @@ class HumanGame:
         self._set("over")
 
     def _started(self, run: RunStarted) -> GameStarted:
-        chosen = self._fork.checkpoints[-1]
+        chosen = self._terms.fork.checkpoints[-1]
         seats = {
             self.seat: Seat(seat=self.seat, model_uid=self.name, kind=HUMAN),
             1 - self.seat: Seat(
@@ -326,7 +348,7 @@ class HumanGame:
                 kind="checkpoint",
                 policy_version=chosen.iteration,
                 parent_uid=chosen.parent_uid,
-                template=self._template,
+                template=self._terms.template,
             ),
         }
         return GameStarted(
@@ -348,9 +370,9 @@ class HumanGame:
             self.observation, self.state = turn.observation, "yours"
             self._changed.notify_all()
         try:
-            action = await asyncio.wait_for(self._answers.get(), self._patience_s)
+            action = await asyncio.wait_for(self._task.answers.get(), self._terms.patience_s)
         except TimeoutError:
-            raise _GivenUpError(f"the person made no move for {self._patience_s:g} s") from None
+            raise _GivenUpError(f"the person made no move for {self._terms.patience_s:g} s") from None
         if action is None:
             raise _GivenUpError("the person gave up")
         return Move(action)

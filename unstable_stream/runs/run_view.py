@@ -102,98 +102,86 @@ class _SameGame:
 
 
 @dataclass
-class RunView:
-    """The fold. Pass it every event of the run, in any topic order."""
+class GamesInFlight:
+    """The games that were started and have not ended."""
 
-    run_id: str
-    config: RunConfig
-    games: dict[str, int] = field(default_factory=lambda: {"train": 0, "eval": 0})
-    in_flight: set[str] = field(default_factory=set)
     abandoned: int = 0
-    updates: dict[str | None, int] = field(default_factory=dict)
-    """The number of the newest update of each trained model; the only one of a run has no name."""
-    last_updates: dict[str | None, LearnerUpdate] = field(default_factory=dict)
-    """The newest update of each trained model."""
-    recent: deque[tuple[bool, bool]] = field(default_factory=lambda: deque(maxlen=_RECENT_GAMES))
-    """For the latest training games against others: whether we won, and whether our invalid move ended it."""
+    """Of those that ended, how many without a result."""
+    _ids: set[str] = field(default_factory=set)
+    _ended: dict[str, IndexSet] = field(default_factory=dict)
+    """By split, the indices of the games that have ended."""
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def has_ended(self, event: GameStarted | GameOutcome) -> bool:
+        """Return whether the end of its game is known."""
+        return event.split in self._ended and event.game_index in self._ended[event.split]
+
+    def start(self, event: GameStarted) -> None:
+        """Count a game, unless its end came before."""
+        if not self.has_ended(event):
+            self._ids.add(event.game_id)
+
+    def end(self, event: GameOutcome | GameAbandoned) -> None:
+        """Note the end of a game."""
+        self._ended.setdefault(event.split, IndexSet()).add(event.game_index)
+        self._ids.discard(event.game_id)
+
+
+@dataclass
+class Latest:
+    """The latest games, turns and updates."""
+
+    games: deque[tuple[bool, bool]] = field(default_factory=lambda: deque(maxlen=_RECENT_GAMES))
+    """For training games against others: whether we won, and whether our invalid move ended it."""
     lengths: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT_GAMES))
-    evaluations: dict[tuple[int, Matchup], Score] = field(default_factory=dict)
-    """Evaluation results by checkpoint iteration, and by environment, opponent and model."""
-    ratings: dict[str, Rating] = field(default_factory=dict)
-    """The overall rating of each model."""
+    turns: deque[tuple[bool, bool]] = field(default_factory=lambda: deque(maxlen=_RECENT_TURNS))
+    """For turns that are trained on: whether the answer had the template's form, and was legal."""
+    updates: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_RECENT_UPDATES))
+    """How many there were in all, and when."""
+    _ends: deque[tuple[int, int]] = field(default_factory=deque)
+
+    def add_end(self, at_ms: int, turns: int) -> None:
+        """Count a game that has ended, with its trained turns."""
+        self._ends.append((at_ms, turns))
+        self._forget_ends(at_ms)
+
+    def rates(self, now_ms: int) -> tuple[float, float]:
+        """Return games and trained turns per second over the last seconds."""
+        self._forget_ends(now_ms)
+        if not self._ends:
+            return (0.0, 0.0)
+        seconds = max(1.0, (now_ms - self._ends[0][0]) / 1000)
+        return (len(self._ends) / seconds, sum(turns for _, turns in self._ends) / seconds)
+
+    def _forget_ends(self, now_ms: int) -> None:
+        while self._ends and self._ends[0][0] < now_ms - _RATE_WINDOW_MS:
+            self._ends.popleft()
+
+
+@dataclass
+class Reported:
+    """The newest that the services of the run report."""
+
     engine: dict[str, float] = field(default_factory=dict)
-    """The newest metrics of each engine and of each GPU."""
-    recent_turns: deque[tuple[bool, bool]] = field(default_factory=lambda: deque(maxlen=_RECENT_TURNS))
-    """For the latest turns that are trained on: whether the answer had the template's form, and was legal."""
-    turns: int = 0
-    """Turns that can be trained on, of all games that have ended."""
+    """The metrics of each engine and of each GPU."""
     pool: dict[str, float] = field(default_factory=dict)
-    """The newest metrics of the model pool."""
+    """The metrics of the model pool."""
     nash_conv: dict[str, tuple[int, float]] = field(default_factory=dict)
     """The newest measured update and its NashConv, by game."""
     waits_for_store: set[str] = field(default_factory=set)
     """Services that wait for a store with checkpoints."""
-    checkpoints: int = 0
-    warnings: dict[str, CollapseWarning] = field(default_factory=dict)
-    """Signs of a collapse, by event id."""
-    _played: dict[tuple[str, tuple[str, ...]], _SameGame] = field(default_factory=dict)
-    """By environment and players, in the order of the seats."""
-    status: RunStatus = field(init=False)
-    """The state of the run."""
-    _ends: deque[tuple[int, int]] = field(default_factory=deque)
-    _update_times: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_RECENT_UPDATES))
-    _iterations: dict[str, int] = field(default_factory=dict)
-    _ended: dict[str, IndexSet] = field(default_factory=dict)
-    """By split, the indices of the games that have ended."""
     _pool_at_ms: int = 0
 
-    def __post_init__(self) -> None:
-        self.status = RunStatus(self.run_id)
-        self.updates = dict.fromkeys(self.config.model_names, 0)
-
-    def apply(self, event: Event) -> None:
-        """Fold one event; events of other runs change nothing."""
-        if event.run_id != self.run_id:
-            return
-        self.status.apply(event)
-        if isinstance(event, RunStarted):
-            before = self.status.updates_before
-            self.updates = {model: max(update, before) for model, update in self.updates.items()}
-        elif isinstance(event, GameStarted):
-            if not self._has_ended(event):
-                self.in_flight.add(event.game_id)
-        elif isinstance(event, GameOutcome):
-            self._apply_outcome(event)
-        elif isinstance(event, GameAbandoned):
-            self._end(event)
-            self.abandoned += 1
-        elif isinstance(event, Trajectory):
-            self.lengths.extend(len(turn.completion_token_ids) // 4 for turn in event.turns)
-            if event.split == "train" and event.trained:
-                self.turns += len(event.turns)
-                self.recent_turns.extend(
-                    (turn.format_feedback.get("correct_answer_format", False), turn.valid)
-                    for turn in event.turns
-                )
-        elif isinstance(event, LearnerUpdate):
-            if event.update > self.updates.get(event.model, 0):
-                self.updates[event.model] = event.update
-                self.last_updates[event.model] = event
-                self._update_times.append((sum(self.updates.values()), event.occurred_at_ms))
-        elif isinstance(event, CollapseWarning):
-            self.warnings.setdefault(event.event_id, event)
-        elif isinstance(event, Checkpoint):
-            self.checkpoints += 1
-            self._iterations[event.model_uid] = event.iteration
-        elif isinstance(event, Rating):
-            if event.env_id == OVERALL:
-                self.ratings[event.model_uid] = event
-        elif isinstance(event, Metrics) and event.source == "model-pool":
+    def apply(self, event: Metrics) -> None:
+        """Fold one report."""
+        if event.source == "model-pool":
             if event.occurred_at_ms >= self._pool_at_ms:
                 self.pool, self._pool_at_ms = event.values, event.occurred_at_ms
-        elif isinstance(event, Metrics) and event.source == "exploitability":
+        elif event.source == "exploitability":
             self._apply_exploitability(event)
-        elif isinstance(event, Metrics):
+        else:
             self.engine.update({k: v for k, v in event.values.items() if k.startswith(_OF_PARTS)})
             self._apply_store_waits(event)
 
@@ -211,103 +199,6 @@ class RunView:
             game, _, measure = name.removeprefix("exploitability-").partition("/")
             if measure == "nash-conv" and update >= self.nash_conv.get(game, (0, 0.0))[0]:
                 self.nash_conv[game] = (update, value)
-
-    def _has_ended(self, event: GameStarted | GameOutcome) -> bool:
-        return event.split in self._ended and event.game_index in self._ended[event.split]
-
-    def _end(self, event: GameOutcome | GameAbandoned) -> None:
-        self._ended.setdefault(event.split, IndexSet()).add(event.game_index)
-        self.in_flight.discard(event.game_id)
-
-    def _apply_outcome(self, event: GameOutcome) -> None:
-        if self._has_ended(event):
-            return
-        self._end(event)
-        self.games[event.split] = self.games.get(event.split, 0) + 1
-        self._ends.append(
-            (event.occurred_at_ms, sum(result.turns for result in event.seats if result.trained))
-        )
-        self._forget_ends(event.occurred_at_ms)
-        if event.split == "eval":
-            moves = digest(msgspec.json.encode([event.actions, [each.rank for each in event.seats]]))
-            players = (event.env_id, tuple(result.model_uid for result in event.seats))
-            played = self._played.setdefault(players, _SameGame(moves))
-            played.games += 1
-            played.alike = played.alike and played.moves == moves
-        rewards = {result.seat: result.reward for result in event.seats}
-        for result in one_of_each_side(event.seats):
-            partners = [each.seat for each in event.seats if are_partners(each, result)]
-            others = [reward for seat, reward in rewards.items() if seat not in partners] or [0.0]
-            lost_by_invalid = event.invalid_seat in partners
-            if event.split == "eval" and result.model_uid == event.evaluated_uid:
-                opponent = next((r.model_uid for r in event.seats if r.seat not in partners), "alone")
-                matchup = Matchup(event.env_id, opponent, trained_model(result.model_uid))
-                score = self.evaluations.setdefault((result.policy_version or 0, matchup), Score())
-                score.add(result.reward, max(others), by_invalid=event.invalid_seat is not None)
-            elif event.split == "train" and result.trained and not all(r.trained for r in event.seats):
-                self.recent.append((result.reward > max(others), lost_by_invalid))
-
-    def repeated_games(self) -> list[tuple[str, int]]:
-        """Return the players, in the order of the seats, all of whose evaluation games were one and the same,
-        move by move, and how often it was played.
-
-        Players without chance in an environment without chance repeat it for every seed.
-        """
-        return [
-            (" and ".join(players), played.games)
-            for (_, players), played in sorted(self._played.items())
-            if played.alike and played.games > 1
-        ]
-
-    @property
-    def update(self) -> int:
-        """The number of the newest update that every trained model has made."""
-        return min(self.updates.values(), default=0)
-
-    def rates(self, now_ms: int) -> tuple[float, float]:
-        """Return games and trained turns per second over the last seconds."""
-        self._forget_ends(now_ms)
-        if not self._ends:
-            return (0.0, 0.0)
-        seconds = max(1.0, (now_ms - self._ends[0][0]) / 1000)
-        return (len(self._ends) / seconds, sum(turns for _, turns in self._ends) / seconds)
-
-    def _forget_ends(self, now_ms: int) -> None:
-        while self._ends and self._ends[0][0] < now_ms - _RATE_WINDOW_MS:
-            self._ends.popleft()
-
-    @property
-    def games_of_all(self) -> str:
-        """The number of games of a round robin that are played, and of all, in words."""
-        return f"{self.games['eval']:,} of {self.config.round_robin_games:,} games"
-
-    def seconds_left(self) -> float | None:
-        """Return how long the remaining updates take at the pace of the latest; ``None`` before two."""
-        if len(self._update_times) < 2:
-            return None
-        iterations = self.config.learner.iterations
-        left = sum(max(0, iterations - update) for update in self.updates.values())
-        (first, began_ms), (last, ended_ms) = self._update_times[0], self._update_times[-1]
-        return (ended_ms - began_ms) / 1000 / (last - first) * left
-
-    def matchups(self) -> list[Matchup]:
-        """Return the matchups of the evaluations so far, in the order of the configuration.
-
-        Opponents that it does not name, such as oneself, come last, by name.
-        """
-        order = {opponent.name: number for number, opponent in enumerate(self.config.evaluation.opponents)}
-
-        def place(met: Matchup) -> tuple[int, str, str, str]:
-            return (order.get(met.opponent, len(order)), met.opponent, met.env_id, met.model or "")
-
-        return sorted({matchup for _, matchup in self.evaluations}, key=place)
-
-    def curve(self, matchup: Matchup) -> list[tuple[int, Score]]:
-        """Return the evaluated iterations of a matchup, in order, each with its result so far."""
-        points = [
-            (iteration, score) for (iteration, met), score in self.evaluations.items() if met == matchup
-        ]
-        return sorted(points, key=lambda point: point[0])
 
     def by_part(self, prefix: str) -> dict[str, dict[str, float]]:
         """Return the metrics under ``inference/`` or ``gpu/``: for each engine or GPU, by short name."""
@@ -328,6 +219,153 @@ class RunView:
     def coverage(self) -> int:
         """Return the distinct sequences of moves in the latest training games of all environments."""
         return int(sum(n for name, n in self.pool.items() if name.endswith("/coverage")))
+
+
+@dataclass
+class RunView:
+    """The fold. Pass it every event of the run, in any topic order."""
+
+    run_id: str
+    config: RunConfig
+    games: dict[str, int] = field(default_factory=lambda: {"train": 0, "eval": 0})
+    in_flight: GamesInFlight = field(default_factory=GamesInFlight)
+    latest: Latest = field(default_factory=Latest)
+    reported: Reported = field(default_factory=Reported)
+    updates: dict[str | None, int] = field(default_factory=dict)
+    """The number of the newest update of each trained model; the only one of a run has no name."""
+    last_updates: dict[str | None, LearnerUpdate] = field(default_factory=dict)
+    """The newest update of each trained model."""
+    evaluations: dict[tuple[int, Matchup], Score] = field(default_factory=dict)
+    """Evaluation results by checkpoint iteration, and by environment, opponent and model."""
+    ratings: dict[str, Rating] = field(default_factory=dict)
+    """The overall rating of each model."""
+    turns: int = 0
+    """Turns that can be trained on, of all games that have ended."""
+    warnings: dict[str, CollapseWarning] = field(default_factory=dict)
+    """Signs of a collapse, by event id."""
+    _played: dict[tuple[str, tuple[str, ...]], _SameGame] = field(default_factory=dict)
+    """By environment and players, in the order of the seats."""
+    status: RunStatus = field(init=False)
+    """The state of the run."""
+    _iterations: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.status = RunStatus(self.run_id)
+        self.updates = dict.fromkeys(self.config.model_names, 0)
+
+    def apply(self, event: Event) -> None:
+        """Fold one event; events of other runs change nothing."""
+        if event.run_id != self.run_id:
+            return
+        self.status.apply(event)
+        if isinstance(event, RunStarted):
+            before = self.status.updates_before
+            self.updates = {model: max(update, before) for model, update in self.updates.items()}
+        elif isinstance(event, GameStarted):
+            self.in_flight.start(event)
+        elif isinstance(event, GameOutcome):
+            self._apply_outcome(event)
+        elif isinstance(event, GameAbandoned):
+            self.in_flight.end(event)
+            self.in_flight.abandoned += 1
+        elif isinstance(event, Trajectory):
+            self.latest.lengths.extend(len(turn.completion_token_ids) // 4 for turn in event.turns)
+            if event.split == "train" and event.trained:
+                self.turns += len(event.turns)
+                self.latest.turns.extend(
+                    (turn.format_feedback.get("correct_answer_format", False), turn.valid)
+                    for turn in event.turns
+                )
+        elif isinstance(event, LearnerUpdate):
+            if event.update > self.updates.get(event.model, 0):
+                self.updates[event.model] = event.update
+                self.last_updates[event.model] = event
+                self.latest.updates.append((sum(self.updates.values()), event.occurred_at_ms))
+        elif isinstance(event, CollapseWarning):
+            self.warnings.setdefault(event.event_id, event)
+        elif isinstance(event, Checkpoint):
+            self._iterations[event.model_uid] = event.iteration
+        elif isinstance(event, Rating):
+            if event.env_id == OVERALL:
+                self.ratings[event.model_uid] = event
+        elif isinstance(event, Metrics):
+            self.reported.apply(event)
+
+    def _apply_outcome(self, event: GameOutcome) -> None:
+        if self.in_flight.has_ended(event):
+            return
+        self.in_flight.end(event)
+        self.games[event.split] = self.games.get(event.split, 0) + 1
+        turns = sum(result.turns for result in event.seats if result.trained)
+        self.latest.add_end(event.occurred_at_ms, turns)
+        if event.split == "eval":
+            moves = digest(msgspec.json.encode([event.actions, [each.rank for each in event.seats]]))
+            players = (event.env_id, tuple(result.model_uid for result in event.seats))
+            played = self._played.setdefault(players, _SameGame(moves))
+            played.games += 1
+            played.alike = played.alike and played.moves == moves
+        rewards = {result.seat: result.reward for result in event.seats}
+        for result in one_of_each_side(event.seats):
+            partners = [each.seat for each in event.seats if are_partners(each, result)]
+            others = [reward for seat, reward in rewards.items() if seat not in partners] or [0.0]
+            lost_by_invalid = event.invalid_seat in partners
+            if event.split == "eval" and result.model_uid == event.evaluated_uid:
+                opponent = next((r.model_uid for r in event.seats if r.seat not in partners), "alone")
+                matchup = Matchup(event.env_id, opponent, trained_model(result.model_uid))
+                score = self.evaluations.setdefault((result.policy_version or 0, matchup), Score())
+                score.add(result.reward, max(others), by_invalid=event.invalid_seat is not None)
+            elif event.split == "train" and result.trained and not all(r.trained for r in event.seats):
+                self.latest.games.append((result.reward > max(others), lost_by_invalid))
+
+    def repeated_games(self) -> list[tuple[str, int]]:
+        """Return the players, in the order of the seats, all of whose evaluation games were one and the same,
+        move by move, and how often it was played.
+
+        Players without chance in an environment without chance repeat it for every seed.
+        """
+        return [
+            (" and ".join(players), played.games)
+            for (_, players), played in sorted(self._played.items())
+            if played.alike and played.games > 1
+        ]
+
+    @property
+    def update(self) -> int:
+        """The number of the newest update that every trained model has made."""
+        return min(self.updates.values(), default=0)
+
+    @property
+    def games_of_all(self) -> str:
+        """The number of games of a round robin that are played, and of all, in words."""
+        return f"{self.games['eval']:,} of {self.config.round_robin_games:,} games"
+
+    def seconds_left(self) -> float | None:
+        """Return how long the remaining updates take at the pace of the latest; ``None`` before two."""
+        if len(self.latest.updates) < 2:
+            return None
+        iterations = self.config.learner.iterations
+        left = sum(max(0, iterations - update) for update in self.updates.values())
+        (first, began_ms), (last, ended_ms) = self.latest.updates[0], self.latest.updates[-1]
+        return (ended_ms - began_ms) / 1000 / (last - first) * left
+
+    def matchups(self) -> list[Matchup]:
+        """Return the matchups of the evaluations so far, in the order of the configuration.
+
+        Opponents that it does not name, such as oneself, come last, by name.
+        """
+        order = {opponent.name: number for number, opponent in enumerate(self.config.evaluation.opponents)}
+
+        def place(met: Matchup) -> tuple[int, str, str, str]:
+            return (order.get(met.opponent, len(order)), met.opponent, met.env_id, met.model or "")
+
+        return sorted({matchup for _, matchup in self.evaluations}, key=place)
+
+    def curve(self, matchup: Matchup) -> list[tuple[int, Score]]:
+        """Return the evaluated iterations of a matchup, in order, each with its result so far."""
+        points = [
+            (iteration, score) for (iteration, met), score in self.evaluations.items() if met == matchup
+        ]
+        return sorted(points, key=lambda point: point[0])
 
     def iteration_of(self, model_uid: str) -> int | None:
         """Return the iteration of a checkpoint; ``None`` for fixed opponents."""

@@ -177,7 +177,7 @@ def render(
     In fewer columns than :data:`_WIDE` the ladder stands below the numbers.
     """
     iterations = view.config.learner.iterations
-    games_per_s, steps_per_s = view.rates(time.time_ns() // 1_000_000)
+    games_per_s, steps_per_s = view.latest.rates(time.time_ns() // 1_000_000)
     head = Table.grid(padding=(0, 2))
     if total := view.config.round_robin_games:
         progress, bar = view.games_of_all, ProgressBar(total=total, completed=view.games["eval"], width=40)
@@ -218,18 +218,18 @@ def _numbers(view: RunView, games_per_s: float, steps_per_s: float) -> Table:
     table.add_row("in flight", f"{len(view.in_flight):,}")
     table.add_row("games/s", f"{games_per_s:.1f}")
     table.add_row("steps/s", f"{steps_per_s:.0f}")
-    tokens = sum(value for name, value in view.engine.items() if name.endswith("/tok_s"))
+    tokens = sum(value for name, value in view.reported.engine.items() if name.endswith("/tok_s"))
     table.add_row("tokens/s", f"{tokens:,.0f}")
-    if view.recent:
-        won = sum(won for won, _ in view.recent) / len(view.recent)
-        invalid = sum(invalid for _, invalid in view.recent) / len(view.recent)
-        table.add_row(f"last {len(view.recent)} vs others", f"won {won:.0%}, invalid {invalid:.0%}")
-    if view.recent_turns:
-        well, legal = (sum(each) / len(view.recent_turns) for each in zip(*view.recent_turns, strict=True))
-        table.add_row(f"last {len(view.recent_turns)} turns", f"format {well:.0%}, legal {legal:.0%}")
-    if coverage := view.coverage():
+    if view.latest.games:
+        won = sum(won for won, _ in view.latest.games) / len(view.latest.games)
+        invalid = sum(invalid for _, invalid in view.latest.games) / len(view.latest.games)
+        table.add_row(f"last {len(view.latest.games)} vs others", f"won {won:.0%}, invalid {invalid:.0%}")
+    if view.latest.turns:
+        well, legal = (sum(each) / len(view.latest.turns) for each in zip(*view.latest.turns, strict=True))
+        table.add_row(f"last {len(view.latest.turns)} turns", f"format {well:.0%}, legal {legal:.0%}")
+    if coverage := view.reported.coverage():
         table.add_row("exploration", f"{coverage:,} sequences of moves")
-    for game, (update, nash_conv) in sorted(view.nash_conv.items()):
+    for game, (update, nash_conv) in sorted(view.reported.nash_conv.items()):
         table.add_row(f"NashConv, {game.removeprefix('openspiel:')}", f"{nash_conv:.3f} at update {update}")
     for model in view.config.model_names:
         newest = view.last_updates.get(model)
@@ -242,15 +242,15 @@ def _numbers(view: RunView, games_per_s: float, steps_per_s: float) -> Table:
         for name in ("entropy", "grad_norm"):
             if name in newest.metrics:
                 table.add_row(name.replace("_", " ") + of_model, f"{newest.metrics[name]:.3f}")
-    if view.abandoned:
-        table.add_row("abandoned games", str(view.abandoned))
+    if view.in_flight.abandoned:
+        table.add_row("abandoned games", str(view.in_flight.abandoned))
     return table
 
 
 def _engines(view: RunView) -> list[RenderableType]:
     """Return a line for each engine."""
     lines = []
-    for name, values in view.by_part("inference/").items():
+    for name, values in view.reported.by_part("inference/").items():
         lines.append(
             f"{name}  {values.get('tok_s', 0):,.0f} tokens/s, {values.get('running', 0):,.0f} running, "
             f"{values.get('queued', 0):,.0f} queued, {values.get('completions', 0):,.0f} completions"
@@ -261,7 +261,7 @@ def _engines(view: RunView) -> list[RenderableType]:
 def _gpus(view: RunView) -> list[RenderableType]:
     """Return a line for each GPU of the collector's machine."""
     lines = []
-    for number, values in view.by_part("gpu/").items():
+    for number, values in view.reported.by_part("gpu/").items():
         told = []
         if "utilization" in values:
             told.append(f"{values['utilization']:.0%} busy")
@@ -274,13 +274,17 @@ def _gpus(view: RunView) -> list[RenderableType]:
 def _ladder(view: RunView) -> Table:
     models = Column("rating ladder", overflow="fold")  # the end of a name says which checkpoint it is
     # How often the model was met in training, and how many of the sequences of moves were new then.
-    of_pool = ("met", "new") if view.pool else ()
+    of_pool = ("met", "new") if view.reported.pool else ()
     table = Table(models, "mu", "sigma", "games", *of_pool, box=None, header_style="dim", padding=(0, 1))
     for rating in view.ladder()[:_LADDER_ROWS]:
         iteration = view.iteration_of(rating.model_uid)
         newest = iteration is not None and iteration == view.updates.get(trained_model(rating.model_uid))
-        novelty = view.novelty(rating.model_uid)
-        met = ("", "") if novelty is None else (f"{view.matches(rating.model_uid):,}", f"{novelty:.0%}")
+        novelty = view.reported.novelty(rating.model_uid)
+        met = (
+            ("", "")
+            if novelty is None
+            else (f"{view.reported.matches(rating.model_uid):,}", f"{novelty:.0%}")
+        )
         table.add_row(
             Text(rating.model_uid, style="bold" if newest else ""),
             f"{rating.mu:.1f}",
@@ -316,7 +320,7 @@ def _evaluations(view: RunView) -> Table:
 def _remaining(view: RunView, elapsed_s: float, stage: str) -> str:
     elapsed = f"{int(elapsed_s // 60)}:{int(elapsed_s % 60):02d}"
     if total := view.config.round_robin_games:
-        games_per_s, _ = view.rates(time.time_ns() // 1_000_000)
+        games_per_s, _ = view.latest.rates(time.time_ns() // 1_000_000)
         if not games_per_s:
             return elapsed if view.in_flight else f"{elapsed}, {stage or 'starting'}"
         seconds = int((total - view.games["eval"]) / games_per_s)
@@ -346,7 +350,7 @@ def _until_first_update(view: RunView) -> str:
 
 
 def _illegal(view: RunView) -> list[str]:
-    if len(view.recent_turns) < _ENOUGH_TURNS or any(legal for _, legal in view.recent_turns):
+    if len(view.latest.turns) < _ENOUGH_TURNS or any(legal for _, legal in view.latest.turns):
         return []
     return [
         f"none of {_ENOUGH_TURNS} turns and more was a legal move: all answers are punished alike, so little "
@@ -359,7 +363,7 @@ def _waits(view: RunView) -> list[str]:
     store = view.config.learner.ckpt_root or "a store with checkpoints"
     return [
         f"{service} waits for {store}, which does not answer; its log says why"
-        for service in sorted(view.waits_for_store)
+        for service in sorted(view.reported.waits_for_store)
     ]
 
 
@@ -370,7 +374,7 @@ def _troubles(services: Mapping[str, Service] | None) -> list[str]:
 def plain_line(view: RunView, elapsed_s: float, stage: str) -> str:
     if stage and not view.in_flight and not sum(view.games.values()):
         return f"[{int(elapsed_s):>4} s] {stage}"
-    games_per_s, _ = view.rates(time.time_ns() // 1_000_000)
+    games_per_s, _ = view.latest.rates(time.time_ns() // 1_000_000)
     if view.config.round_robin_games:
         return f"[{int(elapsed_s):>4} s] {view.games_of_all} ({games_per_s:.0f}/s)"
     pace = f"{games_per_s:.{1 if games_per_s < _FEW_GAMES else 0}f}/s"
@@ -413,7 +417,7 @@ def render_runs(views: Iterable[RunView]) -> RenderableType:
     ]
     table = Table(*columns, box=None, header_style="dim", padding=(0, 1), expand=True)
     for view in views:
-        games_per_s, _ = view.rates(time.time_ns() // 1_000_000)
+        games_per_s, _ = view.latest.rates(time.time_ns() // 1_000_000)
         entropies = [newest.metrics.get("entropy") for newest in view.last_updates.values()]
         state = view.status.state
         total = view.config.round_robin_games
@@ -422,7 +426,7 @@ def render_runs(views: Iterable[RunView]) -> RenderableType:
             view.games_of_all if total else f"{view.update}/{view.config.learner.iterations}",
             f"{games_per_s:.1f}" if state == "running" else "",
             Text(_won(view)),
-            _share([well for well, _ in view.recent_turns]),
+            _share([well for well, _ in view.latest.turns]),
             ", ".join(f"{entropy:.2f}" for entropy in entropies if entropy is not None),
             _state(view),
         )
