@@ -139,7 +139,7 @@ class Latest:
     turns: deque[tuple[bool, bool]] = field(default_factory=lambda: deque(maxlen=_RECENT_TURNS))
     """For turns that are trained on: whether the answer had the template's form, and was legal."""
     updates: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_RECENT_UPDATES))
-    """How many there were in all, and when."""
+    """The number of all updates by then, and the time."""
     _ends: deque[tuple[int, int]] = field(default_factory=deque)
 
     def add_end(self, at_ms: int, turns: int) -> None:
