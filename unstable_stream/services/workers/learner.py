@@ -14,7 +14,7 @@ steps, a restart loses nothing and trains nothing twice:
 3. save the checkpoint into a directory of its own: temporary directory, fsync, rename; if checkpoints are in
    a store, upload it (:mod:`unstable_stream.services.workers.checkpoint_home`);
 4. look for signs of a collapse in the metrics of the updates so far
-(:mod:`unstable_stream.algorithms.collapse`);
+   (:mod:`unstable_stream.algorithms.collapse`);
 5. publish ``learner-update``, ``checkpoint`` and ``collapse-warning`` events in one transaction of a fenced
    producer;
 6. delete what is not needed any more.

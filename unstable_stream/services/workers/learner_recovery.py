@@ -8,7 +8,7 @@
    check that it is the one the run began with.
 4. Load weights, optimizer and the state of the sampling transformations from it.
 5. Restore what the learner knew there
-(:class:`~unstable_stream.services.workers.learner_state.SavedLearner`). Without
+   (:class:`~unstable_stream.services.workers.learner_state.SavedLearner`). Without
    that, what follows reads the run from its beginning, with the same result.
 6. Fold the updates, drops and warnings published since.
 7. Train again on the updates that the checkpoint lacks, from their recorded steps and with the settings of
