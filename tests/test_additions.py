@@ -132,7 +132,7 @@ def test_an_event_is_its_struct_its_topic_and_its_table(edit: Edit, tmp_path: Pa
     edit("unstable_stream/events/__init__.py", first, f"from unstable_stream.events import toys\n{first}")
     edit("topics/toys.toml", "", TOY_TOPIC)
     tables = "unstable_stream/archive/tables/operations.py"
-    edit(tables, '__all__ = ["TABLES"]', "from unstable_stream.events.toys import ToyMoved")
+    edit(tables, "TABLES = (", "from unstable_stream.events.toys import ToyMoved\n\nTABLES = (")
     edit(
         tables,
         '    TableDefinition(\n        "part_changes",',
