@@ -16,7 +16,7 @@ PYTEST = $(BIN)/python -m pytest
 CPU_LIMIT_S ?= 15
 TEST_JOBS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 DURATIONS = --durations=25 --durations-min=1 --junitxml=$(VENV)/tests-$(1).xml
-SMALL_TESTS = $(PYTEST) -m 'not slow' $(call DURATIONS,small) --numprocesses $(TEST_JOBS) --maxprocesses 4 --dist loadscope $(ARGS)
+SMALL_TESTS = $(PYTEST) -m 'not slow' $(call DURATIONS,small) --numprocesses $(TEST_JOBS) --maxprocesses 4 --dist loadscope --no-loadscope-reorder $(ARGS)
 FAST_TESTS = $(PYTEST) -m 'not slow and not broker and not store and not longer' --cpu-limit $(CPU_LIMIT_S) --numprocesses logical --maxprocesses 4 --dist loadscope $(ARGS)
 # Only the files that have slow tests, those of whole runs first: each process would import all others to find none.
 SLOW_FILES = $(if $(filter tests%,$(ARGS)),,$(shell grep -rl 'mark\.slow' tests --include='test_*.py' | sort -r))

@@ -141,7 +141,7 @@ def archive_at(request: pytest.FixtureRequest, tmp_path: Path) -> Archives:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that want a broker or a store, themselves or for a kind of log."""
+    """Mark the tests that want a broker or a store, themselves or for a kind of log. Begin with long ones."""
     for item in items:
         if isinstance(item, pytest.Function):
             chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
@@ -150,6 +150,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker("broker")
             if wanted & {"s3_server_of_session", "s3"}:
                 item.add_marker("store")
+    # A long module that begins last keeps one process busy while the others have nothing to do.
+    long = {"longer", "broker", "store"}
+    items.sort(key=lambda item: long.isdisjoint(mark.name for mark in item.iter_markers()))
 
 
 @pytest.fixture(params=["local", "kafka"])
