@@ -46,7 +46,7 @@ async def test_every_environment_plays_or_says_why_not(monkeypatch: pytest.Monke
         assert player is not guessing or seen == guessing.shown, env_id
         played += 1
     assert reasons == {"win", "draw", "invalid-move", "truncated"}
-    assert played >= 180 / every
+    assert played >= 180 // every
 
 
 @pytest.mark.slow

@@ -154,4 +154,4 @@ def test_what_cannot_be_scaled_is_said(tmp_path: Path) -> None:
     ):
         told = CliRunner().invoke(app, ["scale", "small", *arguments, "--data", str(tmp_path)])
         assert told.exit_code in (1, 2)
-        assert said in told.stderr, told.stderr
+        assert said in f"{told.stderr}{told.exception}"

@@ -79,12 +79,12 @@ class VllmClient:
         self, prompt: Sequence[int], lora_request: object | None, failed: str, **parameters: Any
     ) -> Any:
         """Return vLLM's ``CompletionOutput``. ``failed`` says what vLLM did not do if it raises an error."""
-        settings = self._parameters(
-            flat_logprobs=True, detokenize=False, output_kind=self._final, **parameters
-        )
         request_id = f"unstable-stream-{next(self._request_ids)}"
         given = self._tokens(list(prompt))
         try:
+            settings = self._parameters(
+                flat_logprobs=True, detokenize=False, output_kind=self._final, **parameters
+            )
             async for result in self.llm.generate(given, settings, request_id, lora_request=lora_request):
                 output = result.outputs[0]
         except self._dead_error as error:
