@@ -6,14 +6,11 @@ import os
 import sys
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Final
 from unittest import mock
 
 from unstable_stream.ui import cli
 
-PROGRAM: Final = (
-    "import sys; sys.argv[0] = 'unstable-stream'; from unstable_stream.ui.cli import main; main()"
-)
+PROGRAM = "import sys; sys.argv[0] = 'unstable-stream'; from unstable_stream.ui.cli import main; main()"
 """The same command line for ``python -c``, where a command needs a process of its own."""
 
 

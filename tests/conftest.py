@@ -151,8 +151,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if wanted & {"s3_server_of_session", "s3"}:
                 item.add_marker("store")
     # A long module that begins last keeps one process busy while the others have nothing to do.
-    long = {"longer", "broker", "store"}
-    items.sort(key=lambda item: long.isdisjoint(mark.name for mark in item.iter_markers()))
+    items.sort(key=lambda item: {"longer", "broker", "store"}.isdisjoint(m.name for m in item.iter_markers()))
 
 
 @pytest.fixture(params=["local", "kafka"])
