@@ -21,7 +21,7 @@ import numpy as np
 import psutil
 
 from benchmarks.harness import machine, parser
-from unstable_stream.inference.model_shape import read_shape
+from unstable_stream.inference.model_config import read_shape
 from unstable_stream.inference.tiny_player import tiny_player_path
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.placement import Machine, Share, place

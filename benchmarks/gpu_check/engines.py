@@ -65,8 +65,8 @@ def measure_transformers(job: Job) -> Iterator[Row]:
 
 def measure_vllm(job: Job) -> Iterator[Row]:
     """Yield one row a length: our vLLM engine and ``vllm.LLM.generate`` in turn; then its agreement."""
+    from unstable_stream.inference.vllm.client import child_environment, set_defaults
     from unstable_stream.inference.vllm.engine import VllmEngine
-    from unstable_stream.inference.vllm.process_variables import child_environment, set_defaults
 
     # Both sides compute in a process of their own.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"

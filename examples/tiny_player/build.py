@@ -21,6 +21,7 @@ from torch.nn import functional
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from unstable_stream.games.board_templates import BOARD_TEMPLATES
+from unstable_stream.games.templates import extract_cell
 
 END = "<end>"
 PAD = "<pad>"
@@ -99,7 +100,7 @@ def legal_cells(env: ta.Env) -> list[int]:
 
 def random_turns(env_id: str, games: int, tokenizer: Tokenizer, rng: random.Random) -> list[Turn]:
     """Play uniform-random legal games and return all turns of both players."""
-    to_prompt, _ = BOARD_TEMPLATES[GAMES[env_id]]
+    to_prompt = BOARD_TEMPLATES[GAMES[env_id]]
     turns = []
     for _ in range(games):
         env = new_game(env_id, seed=rng.randrange(2**31))
@@ -176,7 +177,7 @@ def sample_completions(
 
 def evaluate(model: Qwen3ForCausalLM, tokenizer: Tokenizer, env_id: str, games: int, seed: int) -> Score:
     """Play all games at once, the model in seat 0 of the even ones."""
-    to_prompt, to_action = BOARD_TEMPLATES[GAMES[env_id]]
+    to_prompt = BOARD_TEMPLATES[GAMES[env_id]]
     rng = random.Random(seed)
     generator = torch.Generator().manual_seed(seed)
     envs = [new_game(env_id, seed=rng.randrange(2**31)) for _ in range(games)]
@@ -198,7 +199,7 @@ def evaluate(model: Qwen3ForCausalLM, tokenizer: Tokenizer, env_id: str, games: 
         if not waiting:
             continue
         for index, completion in zip(waiting, sample_completions(model, prompts, generator), strict=True):
-            action, _ = to_action(tokenizer.decode(completion))
+            action, _ = extract_cell(tokenizer.decode(completion))
             done, _ = envs[index].step(action)
             turns += 1
             if done:

@@ -1,5 +1,6 @@
 """Policies small enough to work out by hand, with the face of a Hugging Face causal language model."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import torch
@@ -45,6 +46,13 @@ class BigramPolicy(nn.Module):
         if self.soft_cap is not None:
             logits = torch.tanh(logits / self.soft_cap) * self.soft_cap
         return SimpleNamespace(logits=logits)
+
+
+def with_row(policy: BigramPolicy, row: int, logits: Sequence[float] | Tensor) -> BigramPolicy:
+    """The policy, with these logits after the token ``row``."""
+    with torch.no_grad():
+        policy.table.weight[row] = torch.as_tensor(logits)
+    return policy
 
 
 class AdaptedTable(nn.Embedding):

@@ -7,19 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from tests.algorithms.policies import AdaptedBigramPolicy, BigramPolicy
+from tests.algorithms.policies import AdaptedBigramPolicy, BigramPolicy, with_row
 from tests.algorithms.test_reinforce import UNIFORM, bound, gradient, sample
 from unstable_stream.algorithms import Reinforce, TrainingSample
 from unstable_stream.algorithms.covariance import clip_cov_tokens, kl_cov_tokens, token_covariances
 from unstable_stream.errors import LearnerError
 
 LOGITS = torch.tensor([1.0, 0.0, -1.0, 0.5])
-
-
-def with_row(policy: BigramPolicy, row: int, logits: torch.Tensor) -> BigramPolicy:
-    with torch.no_grad():
-        policy.table.weight[row] = logits
-    return policy
 
 
 # -- divergence from the base model ----------------------------------------------------------
@@ -144,21 +138,6 @@ def test_only_what_moved_too_far_is_clipped(advantage: float, ratio: float, trai
     assert sums["clipped"] == (not trained)
 
 
-def test_clipping_is_the_gradient_of_ppos_objective() -> None:
-    rows = [
-        sample([token], [1], advantage, logprobs=[UNIFORM + shift])
-        for token, (advantage, shift) in enumerate([(2.0, 0.4), (2.0, -0.4), (-1.0, 0.4), (-1.0, -0.4)])
-    ]
-    policy = BigramPolicy()
-    algorithm = bound(Reinforce(is_clip=None), policy)
-    batch = algorithm.prepare_batch(rows)
-    ratio = (algorithm.score(batch)[0] - batch.behaviour_logprobs).exp()
-    surrogate = torch.minimum(ratio * batch.advantages, ratio.clamp(0.8, 1.2) * batch.advantages)
-    (-surrogate.sum() / 4 / 10).backward()  # type: ignore[no-untyped-call]
-    grad, _ = gradient(Reinforce(is_clip=None, clip_low=0.2, clip_high=0.2), rows)
-    torch.testing.assert_close(grad, policy.table.weight.grad)
-
-
 # -- Clip-Cov and KL-Cov ---------------------------------------------------------------------
 
 
@@ -203,7 +182,7 @@ ROWS = [
 
 def skewed() -> BigramPolicy:
     """Token 1 is likely after 0, so its positive advantage there carries most of the covariance."""
-    return with_row(BigramPolicy(), 0, torch.tensor([0.0, 4.0, 0.0, 0.0]))
+    return with_row(BigramPolicy(), 0, [0.0, 4.0, 0.0, 0.0])
 
 
 def test_clip_cov_removes_the_gradient_of_the_chosen_token() -> None:

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.algorithms.policies import BigramPolicy
+from tests.algorithms.policies import BigramPolicy, with_row
 from tests.algorithms.test_reinforce import UNIFORM, bound, gradient, sample
 from unstable_stream.algorithms import PPO
 from unstable_stream.errors import LearnerError
@@ -55,9 +55,7 @@ def test_its_gradient_is_that_of_the_clipped_objective(
     logits: list[float], behaviour: float, advantage: float
 ) -> None:
     """Equation 7 written down as it stands, differentiated by PyTorch."""
-    policy = BigramPolicy()
-    with torch.no_grad():
-        policy.table.weight[2] = torch.tensor(logits)
+    policy = with_row(BigramPolicy(), 2, logits)
     grad, _ = gradient(PPO(is_clip=None), [sample([2], [3], advantage, [behaviour])], policy)
 
     table = torch.tensor(logits, requires_grad=True)

@@ -47,23 +47,12 @@ def test_one_training_game_by_hand() -> None:
         make_turn(1, completion=(1, 2, 3, 4), format_feedback={"correct_answer_format": False}, valid=False),
     )
     lost = make_trajectory(0, rewards={0: -1.0, 1: 1.0}, turns=turns, invalid_move=True)
-    assert rest(lost) == {
-        f"{ENV}/trajectories": 1.0,
-        f"{ENV}/reward": -1.0,
-        f"{ENV}/reward/seat-0": -1.0,
-        f"{ENV}/win-rate": 0.0,
-        f"{ENV}/draw-rate": 0.0,
-        f"{ENV}/loss-rate": 1.0,
-        f"{ENV}/invalid-move-rate": 1.0,
-        f"{ENV}/turns": 2.0,
-        f"{ENV}/format-success": 0.5,
-        f"{ENV}/format/has_think": 0.0,
-        f"{ENV}/legal-rate": 0.5,
-        f"{ENV}/cut-rate": 0.0,
-        f"{ENV}/response-tokens": 3.0,
-        f"{ENV}/response-length": 10.0,  # "I play [0]"
-        f"{ENV}/observation-length": 7.0,  # "board 0"
-    }
+    expected = {"trajectories": 1.0, "reward": -1.0, "reward/seat-0": -1.0, "turns": 2.0}
+    expected |= {"win-rate": 0.0, "draw-rate": 0.0, "loss-rate": 1.0, "invalid-move-rate": 1.0}
+    expected |= {"format-success": 0.5, "format/has_think": 0.0, "legal-rate": 0.5, "cut-rate": 0.0}
+    # "I play [0]" and "board 0"
+    expected |= {"response-tokens": 3.0, "response-length": 10.0, "observation-length": 7.0}
+    assert rest(lost) == {f"{ENV}/{name}": value for name, value in expected.items()}
 
 
 def test_means_are_of_all_seats_that_are_trained_on() -> None:

@@ -1,5 +1,6 @@
 """What a micro-batch's rows begin with is computed once: the same numbers and gradients, fewer tokens."""
 
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, Gemma2Config, GraniteConfig, LlamaConfig, Qwen3Config
 
-from unstable_stream.algorithms import Reinforce, TokenBatch, TrainingSample
+from tests.algorithms.test_reinforce import sample
+from unstable_stream.algorithms import Reinforce, TokenBatch
 from unstable_stream.algorithms.base import distinct_rows
 from unstable_stream.algorithms.scoring import CompletionScorer
 
@@ -35,20 +37,18 @@ def policy(config_class: type = LlamaConfig, **overrides: Any) -> nn.Module:
     return model.train()
 
 
-def sample(number: int, prompt: list[int], completion: list[int]) -> TrainingSample:
-    return TrainingSample(
-        step_id=str(number),
-        prompt_token_ids=np.array(prompt, dtype=np.int32),
-        completion_token_ids=np.array(completion, dtype=np.int32),
-        logprobs=np.full(len(completion), -1.0, dtype=np.float32),
-        advantage=1.0,
-    )
-
-
-def tensors(samples: list[TrainingSample]) -> TokenBatch:
+def tensors(turns: Sequence[tuple[list[int], list[int]]]) -> TokenBatch:
+    """A batch of prompts and completions."""
     algorithm = Reinforce()
     algorithm.device, algorithm.max_train_len = torch.device("cpu"), None
-    return algorithm.prepare_batch(samples)
+    return algorithm.prepare_batch([sample(prompt, completion) for prompt, completion in turns])
+
+
+def call(
+    scorer: CompletionScorer, batch: TokenBatch, shared_prefix: int, **options: Any
+) -> tuple[Tensor, Tensor]:
+    inputs = (batch.input_ids, batch.positions, batch.targets, batch.temperatures)
+    return scorer(*inputs, shared_prefix=shared_prefix, **options)
 
 
 @given(
@@ -74,14 +74,7 @@ def scored(
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Log-probabilities, entropies, and the gradient of a sum in which each token has a weight of its own."""
     model.zero_grad()
-    logprobs, entropies = CompletionScorer(model)(
-        batch.input_ids,
-        batch.positions,
-        batch.targets,
-        batch.temperatures,
-        entropy_grad=True,
-        shared_prefix=shared_prefix,
-    )
+    logprobs, entropies = call(CompletionScorer(model), batch, shared_prefix, entropy_grad=True)
     weights = torch.arange(1.0, len(logprobs) + 1)
     (weights * (logprobs + 0.1 * entropies)).sum().backward()  # type: ignore[no-untyped-call]
     gradients = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
@@ -96,13 +89,7 @@ def tokens_computed(model: Any, batch: TokenBatch) -> int:
     with decoder.register_forward_pre_hook(
         lambda _module, _args, kwargs: counts.append(kwargs["input_ids"].numel()), with_kwargs=True
     ):
-        scorer(
-            batch.input_ids,
-            batch.positions,
-            batch.targets,
-            batch.temperatures,
-            shared_prefix=batch.shared_prefix,
-        )
+        call(scorer, batch, batch.shared_prefix)
     return sum(counts)
 
 
@@ -120,9 +107,7 @@ def test_the_shared_prefix_is_what_all_prompts_begin_with_but_their_last_token(
     prefix: list[int], ends: list[tuple[list[int], list[int]]]
 ) -> None:
     prompts = [prefix + prompt for prompt, _ in ends]
-    batch = tensors(
-        [sample(number, prefix + prompt, completion) for number, (prompt, completion) in enumerate(ends)]
-    )
+    batch = tensors([(prefix + prompt, completion) for prompt, completion in ends])
     columns = zip(*(prompt[:-1] for prompt in prompts), strict=False)
     assert batch.shared_prefix == len(list(takewhile(lambda column: len(set(column)) == 1, columns)))
 
@@ -134,9 +119,7 @@ def test_scores_and_gradients_are_those_of_whole_rows(
     config_class: type, prefix: list[int], ends: list[tuple[list[int], list[int]]]
 ) -> None:
     model = policy(config_class)
-    batch = tensors(
-        [sample(number, prefix + prompt, completion) for number, (prompt, completion) in enumerate(ends)]
-    )
+    batch = tensors([(prefix + prompt, completion) for prompt, completion in ends])
     logprobs, entropies, gradients = scored(model, batch, batch.shared_prefix)
     expected_logprobs, expected_entropies, expected_gradients = scored(model, batch, 0)
     torch.testing.assert_close(logprobs, expected_logprobs, rtol=1e-4, atol=1e-5)
@@ -151,15 +134,14 @@ def test_scores_and_gradients_are_those_of_whole_rows(
 def alike(count: int, prefix: int, own: int) -> TokenBatch:
     """Rows that begin with the same ``prefix`` tokens and go on with ``own`` others, completion included."""
     start = [1 + place % 7 for place in range(prefix)]
-    return tensors(
-        [sample(row, [*start, 10 + row, *range(1, own - 1)], [9]) for row in range(count)]
-    )  # the last token is no input
+    # The last token is no input.
+    return tensors([([*start, 10 + row, *range(1, own - 1)], [9]) for row in range(count)])
 
 
 def test_equal_inputs_are_computed_once() -> None:
     """Turns of one position whose one-token answers differ; and a longer one that begins like another."""
     turns = [([1, 2], [3]), ([1, 2], [4]), ([5, 6], [3]), ([1, 2], [3]), ([1, 2], [3, 4])]
-    batch = tensors([sample(number, *turn) for number, turn in enumerate(turns)])
+    batch = tensors(turns)
     assert batch.input_ids.tolist() == [[1, 2, 0], [1, 2, 3], [5, 6, 0]]
     assert batch.positions.tolist() == [1, 1, 7, 1, 4, 5]
     assert batch.targets.tolist() == [3, 4, 3, 3, 3, 4]
@@ -167,7 +149,7 @@ def test_equal_inputs_are_computed_once() -> None:
 
     model = policy()
     logprobs, _, gradients = scored(model, batch, 0)
-    one_by_one = [scored(model, tensors([sample(0, *turn)]), 0)[0] for turn in turns]
+    one_by_one = [scored(model, tensors([turn]), 0)[0] for turn in turns]
     torch.testing.assert_close(logprobs, torch.cat(one_by_one), rtol=1e-4, atol=1e-5)
     assert any(gradient.abs().max() > 0 for gradient in gradients.values())
 
@@ -192,9 +174,7 @@ def test_a_model_that_recomputes_its_activations_is_computed_whole() -> None:
     model.gradient_checkpointing_enable({"use_reentrant": False})
     batch = alike(count=4, prefix=10, own=3)
     assert tokens_computed(model, batch) == 4 * 12
-    logprobs, _ = scorer(
-        batch.input_ids, batch.positions, batch.targets, batch.temperatures, shared_prefix=batch.shared_prefix
-    )
+    logprobs, _ = call(scorer, batch, batch.shared_prefix)
     logprobs.sum().backward()  # type: ignore[no-untyped-call]
 
 

@@ -25,7 +25,7 @@ from unstable_stream.api.trained_on import read_training
 from unstable_stream.errors import CheckpointError, ConfigError, RunError
 from unstable_stream.events import AdapterProbe
 from unstable_stream.events.arrays import unpack_floats, unpack_tokens
-from unstable_stream.inference.model_license import find_license
+from unstable_stream.inference.base_model import find_license
 from unstable_stream.inference.tiny_player import tiny_player_path
 from unstable_stream.runs.config import parse_config
 from unstable_stream.ui.cli import app

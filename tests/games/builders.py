@@ -5,6 +5,7 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.builders import made
 from unstable_stream.events import GameOutcome, GameStarted, Seat
@@ -74,6 +75,31 @@ class ListPlayer:
             top_p=0.9,
         )
         return Move(action, {"correct_answer_format": True}, tokens)
+
+
+def players_of(*actions: list[str], sampled: bool = False) -> dict[int, ListPlayer]:
+    """A player for each seat, with the actions that it plays."""
+    return {seat: ListPlayer(own, sampled) for seat, own in enumerate(actions)}
+
+
+class OwnEnvironment:
+    """An environment of a user's own that takes anything: two players, one move each."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def reset(self, num_players: int, seed: int | None = None) -> None:
+        self.heard.clear()
+
+    def get_observation(self) -> tuple[int, str]:
+        return len(self.heard), "Available Moves: [a]"
+
+    def step(self, action: str) -> tuple[bool, dict[Any, Any]]:
+        self.heard.append(action)
+        return len(self.heard) == 2, {}
+
+    def close(self) -> tuple[dict[int, float], dict[int, dict[str, str]]]:
+        return {0: 1.0, 1: -1.0}, {}
 
 
 @dataclass

@@ -1,8 +1,6 @@
 """The page of chance against chance: it says what the code does, and what it says of TextArena is so."""
 
 import re
-import subprocess
-import sys
 from itertools import combinations, product
 from pathlib import Path
 
@@ -113,23 +111,3 @@ def test_a_player_can_come_to_have_no_legal_move(
     environment.step(last)
     assert not environment.done
     assert not [action for action in actions if environment.accepts(action)]
-
-
-# -- the command -------------------------------------------------------------------------------------
-
-
-def test_the_command_goes_on_where_it_was(tmp_path: Path) -> None:
-    rows = tmp_path / "rows.jsonl"
-    command = [sys.executable, "-m", "tools.pages.chance_games", "--games", "2", "--jobs", "2"]
-    command += ["--rows", str(rows), "--families", "Surround", "KuhnPoker"]
-
-    def run() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-
-    run()
-    written = rows.read_text(encoding="utf-8").splitlines()
-    assert len(written) == 8
-    assert {row.games for row in read_rows(rows)} == {2}
-    rows.write_text("\n".join(written[:6]) + "\n", encoding="utf-8")  # as if it had been stopped
-    assert len(re.findall(r"^\d of 2: ", run().stdout, re.MULTILINE)) == 2
-    assert sorted(rows.read_text(encoding="utf-8").splitlines()) == sorted(written)

@@ -7,7 +7,7 @@ from typing import Any
 import pyspiel
 import pytest
 
-from tests.games.builders import ListPlayer, make_started, play, shown_again
+from tests.games.builders import make_started, play, players_of, shown_again
 from unstable_stream.errors import ConfigError, GameError
 from unstable_stream.events import GameOutcome
 from unstable_stream.extensions import KINDS, Reference, confined, is_extension
@@ -47,6 +47,16 @@ def states(game: Any) -> list[Any]:
     return list(found.values())
 
 
+def by_state(name: str) -> dict[str, Any]:
+    return {information_state(state): state for state in states(pyspiel.load_game(name))}
+
+
+def begun(env_id: str, seed: int = 3, allowed: int = 0) -> Environment:
+    game = Environment(env_id, invalid_moves_allowed=allowed)
+    game.reset(2, seed)
+    return game
+
+
 @pytest.mark.parametrize("env_id", ENVIRONMENTS)
 async def test_random_play_makes_no_invalid_move_and_every_seed_replays_equal(env_id: str) -> None:
     check_environment(env_id, 2)
@@ -68,14 +78,11 @@ async def test_chance_is_drawn_from_the_seed_with_its_probabilities() -> None:
 
 
 def _first_card(seed: int) -> str:
-    game = Environment(KUHN)
-    game.reset(2, seed)
-    return game.observe().text.partition("Your card: ")[2][0]
+    return begun(KUHN, seed).observe().text.partition("Your card: ")[2][0]
 
 
 async def test_returns_are_the_rewards() -> None:
-    bets = {seat: ListPlayer(["[Bet]"]) for seat in (0, 1)}
-    outcome = (await play(make_started(KUHN, 2), bets)).outcome
+    outcome = (await play(make_started(KUHN, 2), players_of(["[Bet]"], ["[Bet]"]))).outcome
     assert sorted(seat.reward for seat in outcome.seats) == [-2.0, 2.0]
     assert outcome.reason == "win"
     assert outcome.reason_text in {f"player 0 got {n} and player 1 got {-n}" for n in (2, -2)}
@@ -89,8 +96,7 @@ def test_a_move_is_read_by_name_or_number(action: str) -> None:
 
 @pytest.mark.parametrize("action", ["[Call]", "[2]", "", "[-1]", "[01x]", "²"])
 async def test_an_illegal_answer_is_an_invalid_move(action: str) -> None:
-    game = Environment(KUHN)
-    game.reset(2, 3)
+    game = begun(KUHN)
     result = game.step(action)
     assert result.done
     assert not result.valid
@@ -101,8 +107,7 @@ async def test_an_illegal_answer_is_an_invalid_move(action: str) -> None:
 
 
 def test_invalid_moves_are_allowed_in_a_row_as_configured() -> None:
-    game = Environment(LEDUC, invalid_moves_allowed=1)
-    game.reset(2, 3)
+    game = begun(LEDUC, allowed=1)
     assert not game.step("[Fold]").done
     seen = game.observe()
     assert seen.seat == 0
@@ -113,16 +118,15 @@ def test_invalid_moves_are_allowed_in_a_row_as_configured() -> None:
 
 
 def test_a_game_that_is_not_over_has_no_rewards() -> None:
-    game = Environment(KUHN)
-    game.reset(2, 0)
+    game = begun(KUHN, 0)
     game.step("[Pass]")
     assert game.close().rewards is None
 
 
 def test_the_wording_of_kuhn_and_leduc() -> None:
-    by_state = {information_state(state): state for state in states(pyspiel.load_game("kuhn_poker"))}
-    assert len(by_state) == 12
-    text = observation(by_state["2pb"]).splitlines()
+    kuhn = by_state("kuhn_poker")
+    assert len(kuhn) == 12
+    text = observation(kuhn["2pb"]).splitlines()
     assert text[0] == "Game: kuhn_poker. You are player 0."
     assert text[2:] == [
         "Your card: K",
@@ -131,8 +135,7 @@ def test_the_wording_of_kuhn_and_leduc() -> None:
         "Available Moves: '[Pass]', '[Bet]'",
     ]
     known = "[Observer: 1][Private: 2][Round 2][Player: 1][Pot: 10][Money: 95 95][Public: 5]"
-    by_state = {information_state(state): state for state in states(pyspiel.load_game("leduc_poker"))}
-    assert observation(by_state[f"{known}[Round1: 2 2 1][Round2: 1]"]).splitlines()[2:7] == [
+    assert observation(by_state("leduc_poker")[f"{known}[Round1: 2 2 1][Round2: 1]"]).splitlines()[2:7] == [
         "Your card: Q1",
         "Public card: K2",
         "Moves of round 1: Raise, Raise, Call",
@@ -163,13 +166,13 @@ def test_boards_tell_all_but_the_suits(name: str, template: str, different: int)
 
 
 def test_boards_checked_by_hand() -> None:
-    by_state = {information_state(state): state for state in states(pyspiel.load_game("kuhn_poker"))}
+    kuhn = by_state("kuhn_poker")
     board = get_template("kuhn-board").format
-    assert board(observation(by_state["1"])) == "TicTacToe O\n0 1 X\nO X X\nX X X\nmove:"
-    assert board(observation(by_state["2pb"])) == "TicTacToe O\n0 1 X\nX O X\nO O X\nmove:"
-    assert board(observation(by_state["0b"])) == "TicTacToe X\n0 1 O\nX X O\nX X X\nmove:"
+    assert board(observation(kuhn["1"])) == "TicTacToe O\n0 1 X\nO X X\nX X X\nmove:"
+    assert board(observation(kuhn["2pb"])) == "TicTacToe O\n0 1 X\nX O X\nO O X\nmove:"
+    assert board(observation(kuhn["0b"])) == "TicTacToe X\n0 1 O\nX X O\nX X X\nmove:"
     with pytest.raises(GameError, match="use this template only for openspiel:leduc_poker"):
-        get_template("leduc-board").format(observation(by_state["1"]))
+        get_template("leduc-board").format(observation(kuhn["1"]))
 
 
 @pytest.mark.parametrize(
@@ -186,7 +189,7 @@ def test_boards_checked_by_hand() -> None:
 )
 def test_what_cannot_be_played_is_refused_in_one_line(env_id: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
-        Environment(env_id).reset(2, 0)
+        begun(env_id)
     assert "\n" not in str(caught.value)
 
 
@@ -199,7 +202,7 @@ def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "pyspiel", None)
     monkeypatch.setattr(games, "_pyspiel", games._pyspiel.__wrapped__)
     with pytest.raises(ConfigError, match=r"pip install 'unstable_stream\[openspiel\]'"):
-        Environment(KUHN).reset(2, 0)
+        begun(KUHN)
 
 
 def test_it_is_built_in_and_not_code_of_a_user() -> None:
@@ -208,7 +211,7 @@ def test_it_is_built_in_and_not_code_of_a_user() -> None:
     assert is_extension(kind, Reference("openspiels:kuhn_poker"))
     assert scripted_names(KUHN)[:2] == ("random-legal", "first-legal")
     with confined():
-        Environment(KUHN).reset(2, 0)
+        begun(KUHN)
 
 
 def test_an_id_with_a_template_on_the_command_line() -> None:

@@ -1,8 +1,5 @@
 """Scripted opponents: legal, reproducible, as strong as their names say."""
 
-import statistics
-import time
-
 import pytest
 
 from tests.games.builders import make_started, play
@@ -23,7 +20,6 @@ from unstable_stream.games.opponents.scripted import (
     scripted_names,
     scripted_player,
 )
-from unstable_stream.games.players import TurnContext
 
 
 async def match(env_id: str, names: list[str], games: int, *, first_seed: int = 0) -> list[GameOutcome]:
@@ -66,17 +62,24 @@ async def test_every_move_is_legal(env_id: str, num_players: int) -> None:
             assert outcome.num_turns > 0
 
 
-async def test_chance_is_a_function_of_the_turns_seed() -> None:
-    env_id = "SimpleTak-v0-train"
+@pytest.mark.parametrize("env_id", ["SimpleTak-v0-train", "SimpleNegotiation-v0", "Snake-v0-raw", "Poker-v0"])
+async def test_chance_is_a_function_of_the_turns_seed(env_id: str) -> None:
     names = ["random-legal", "random-legal"]
-    once, again = await match(env_id, names, 10), await match(env_id, names, 10)
+    once, again = await match(env_id, names, 4), await match(env_id, names, 4)
     assert once == again
-    assert len({outcome.actions for outcome in once}) == 10
+    assert len({outcome.actions for outcome in once}) == 4
 
 
-async def test_first_legal_takes_the_first() -> None:
-    (outcome,) = await match("TicTacToe-v0-train", ["first-legal", "first-legal"], 1)
-    assert [action.action for action in outcome.actions] == [f"[{cell}]" for cell in range(7)]
+@pytest.mark.parametrize(
+    ("env_id", "first"),
+    [
+        ("TicTacToe-v0-train", [f"[{cell}]" for cell in range(7)]),
+        ("UltimateTicTacToe-v0-train", ["[0 0]", "[0 1]", "[1 0]"]),  # the first of its grammar
+    ],
+)
+async def test_first_legal_takes_the_first(env_id: str, first: list[str]) -> None:
+    (outcome,) = await match(env_id, ["first-legal", "first-legal"], 1)
+    assert [action.action for action in outcome.actions[: len(first)]] == first
 
 
 async def test_perfect_tictactoe_never_loses() -> None:
@@ -112,34 +115,6 @@ async def test_looking_further_ahead_is_better() -> None:
     assert wins > losses
 
 
-@pytest.mark.parametrize(
-    ("env_id", "name"),
-    [
-        ("TicTacToe-v0-train", "perfect"),
-        ("ConnectFour-v0-train", "minimax-4"),
-        ("ConnectFour-v0-large-train", "minimax-4"),
-        ("SimpleTak-v0-train", "minimax-4"),
-        ("SimpleTak-v0-medium-train", "minimax-2"),
-    ],
-)
-async def test_a_move_is_quick(env_id: str, name: str) -> None:
-    # CPU time, so that a busy machine does not matter; measured medians are 1 to 25 ms.
-    player = scripted_player(name, env_id)
-    spent = []
-
-    class Timed:
-        async def move(self, turn: TurnContext) -> object:
-            begin = time.process_time()
-            move = await player.move(turn)
-            spent.append(time.process_time() - begin)
-            return move
-
-    opponent = scripted_player("random-legal", env_id)
-    for seed in range(2):
-        await play(make_started(env_id, 2, seed=seed), {0: Timed(), 1: opponent})  # type: ignore[dict-item]
-    assert statistics.median(spent) < 0.1
-
-
 def test_which_players_can_play_what() -> None:
     assert scripted_names("TicTacToe-v0-train") == ("random-legal", "first-legal", "perfect")
     assert scripted_names("Nim-v0-large-raw") == ("random-legal", "first-legal", "perfect")
@@ -156,11 +131,7 @@ def test_which_players_can_play_what() -> None:
 @pytest.mark.parametrize(
     ("name", "env_id", "message"),
     [
-        (
-            "alphazero",
-            "TicTacToe-v0-train",
-            "unknown scripted player 'alphazero'; expected one of random-legal",
-        ),
+        ("alphazero", "TicTacToe-v0-train", "player 'alphazero'; expected one of random-legal"),
         ("random-legal", "Sudoku-v0-train", "no scripted player can play 'Sudoku-v0-train'"),
         ("perfect", "ConnectFour-v0-train", "available: random-legal, first-legal, minimax-2, minimax-4"),
         ("minimax-4", "SimpleTak-v0-extreme-train", "available: random-legal, first-legal, minimax-2"),

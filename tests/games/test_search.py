@@ -15,25 +15,17 @@ from unstable_stream.games.opponents.search import (
 )
 
 
-def plain_value(board: Board, own: int, other: int, depth: int) -> int:
-    """Negamax without pruning: the definition."""
-    if depth == 0:
-        return board.estimate(own, other)
-    values = [
-        1_000_000 + depth if board.wins(own | move) else -plain_value(board, other, own | move, depth - 1)
-        for move in board.moves(own, other)
-    ]
-    return max(values, default=0)
+def plain_values(board: Board, own: int, other: int, depth: int) -> dict[int, int]:
+    """Negamax without pruning, by move: the definition."""
 
+    def value(stones: int) -> int:
+        if board.wins(stones):
+            return 1_000_000 + depth
+        if depth == 1:
+            return -board.estimate(other, stones)
+        return -max(plain_values(board, other, stones, depth - 1).values(), default=0)
 
-def plain_best_moves(board: Board, own: int, other: int, depth: int) -> set[int]:
-    values = {
-        move: 1_000_000 + depth
-        if board.wins(own | move)
-        else -plain_value(board, other, own | move, depth - 1)
-        for move in board.moves(own, other)
-    }
-    return {move for move, value in values.items() if value == max(values.values())}
+    return {move: value(own | move) for move in board.moves(own, other)}
 
 
 def random_position(board: Board, moves: int, seed: int) -> tuple[int, int]:
@@ -57,7 +49,8 @@ def test_pruning_changes_nothing(board: Board) -> None:
             continue
         for depth in (1, 2, 3):
             found = best_moves(board, own, other, depth)
-            assert set(found) == plain_best_moves(board, own, other, depth)
+            values = plain_values(board, own, other, depth)
+            assert set(found) == {move for move, value in values.items() if value == max(values.values())}
             assert len(found) == len(set(found))
 
 

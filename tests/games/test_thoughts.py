@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unstable_stream.games.templates import TEMPLATES, get_template
-from unstable_stream.games.thoughts import after_thoughts, open_thought
+from unstable_stream.games.templates import TEMPLATES, after_thoughts, get_template, open_thought
 
 PARTS = st.lists(
     st.sampled_from(["<think>", "</think>", "<reasoning>", "</THINKING>", "[1]", r"\boxed{2}", "so", "\n"]),

@@ -5,41 +5,22 @@ import threading
 
 import pytest
 
-from tests.games.builders import make_started, play
+from tests.games.builders import OwnEnvironment
 from unstable_stream.errors import GameError
 from unstable_stream.games.environments import Environment
-from unstable_stream.games.opponents.scripted import scripted_player
-from unstable_stream.games.opponents.trying import first_legal, random_legal
+from unstable_stream.games.opponents.grammars import first_legal, random_legal
 from unstable_stream.games.players import TurnContext
 
 
-@pytest.mark.parametrize("env_id", ["SimpleNegotiation-v0", "Snake-v0-raw", "Poker-v0"])
-async def test_chance_is_a_function_of_the_seed(env_id: str) -> None:
-    players = dict.fromkeys(range(2), scripted_player("random-legal", env_id))
-    once, again, other = [
-        (await play(make_started(env_id, 2, seed=seed), players)).outcome.actions for seed in (3, 3, 4)
-    ]
-    assert once == again != other
-
-
-async def test_first_legal_takes_the_grammars_first() -> None:
-    env_id = "UltimateTicTacToe-v0-train"
-    players = dict.fromkeys(range(2), scripted_player("first-legal", env_id))
-    outcome = (await play(make_started(env_id, 2), players, max_turns=3)).outcome
-    assert [action.action for action in outcome.actions] == ["[0 0]", "[0 1]", "[1 0]"]
-
-
 def test_what_is_accepted_is_what_step_calls_valid() -> None:
-    for action, legal in (
-        ("[attack 0 1]", True),
-        ("[split 0 2]", True),
-        ("[split 1 1]", False),
-        ("hi", False),
-    ):
-        environment = Environment("Chopsticks-v0-train")
-        environment.reset(2, seed=1)
-        assert environment.accepts(action) is environment.accepts(action) is legal
-        assert environment.step(action).valid is legal
+    chopsticks = {"[attack 0 1]": True, "[split 0 2]": True, "[split 1 1]": False, "hi": False}
+    games = {"Chopsticks-v0-train": chopsticks, "openspiel:kuhn_poker": {"[Bet]": True, "[Fold]": False}}
+    for env_id, moves in games.items():
+        for action, legal in moves.items():
+            environment = Environment(env_id)
+            environment.reset(2, seed=1)
+            assert environment.accepts(action) is environment.accepts(action) is legal
+            assert environment.step(action).valid is legal
 
 
 def test_asking_leaves_the_game_and_the_global_generators_alone() -> None:
@@ -59,34 +40,30 @@ def test_asking_leaves_the_game_and_the_global_generators_alone() -> None:
     assert random.getstate() == state
 
 
-def test_games_of_openspiel_can_be_asked_too() -> None:
-    pytest.importorskip("pyspiel")
-    environment = Environment("openspiel:kuhn_poker")
-    environment.reset(2, seed=3)
-    before = environment.observe()
-    assert environment.accepts("[Bet]")
-    assert not environment.accepts("[Fold]")
-    assert environment.observe() == before
-    assert environment.step("[Bet]").valid
+def test_a_win_of_tak_ends_the_game_and_trying_it_does_not() -> None:
+    environment = Environment("Tak-v0-train")
+    environment.reset(2, seed=0)
+    size = environment._env.board_size
+    for row in range(size):
+        for seat, column in ((0, 0), (1, size - 1)):
+            action = f"[place () {{({row},{column}): [F{seat}]}}]"
+            assert environment.accepts(action)
+            assert not environment.done
+            assert environment.step(action).valid
+            if environment.done:
+                break
+    assert environment.done
+    result = environment.close()
+    assert result.rewards == {0: 1.0, 1: -1.0}
+    assert result.reason == "Player 0 has connected two opposite edges of the board."
 
 
-class Uncopied:
-    """An environment of a user's own that holds what cannot be copied."""
+class Uncopied(OwnEnvironment):
+    """It holds what cannot be copied."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.lock = threading.Lock()
-
-    def reset(self, num_players: int, seed: int | None = None) -> None:
-        pass
-
-    def get_observation(self) -> tuple[int, str]:
-        return 0, "Available Moves: [a]"
-
-    def step(self, action: str) -> tuple[bool, dict[str, object]]:
-        return True, {}
-
-    def close(self) -> tuple[dict[int, float], dict[int, dict[str, object]]]:
-        return {0: 1.0, 1: 0.0}, {}
 
 
 def test_what_cannot_be_copied_is_said() -> None:

@@ -13,16 +13,20 @@ _CHAT_TEMPLATE = (
 )
 
 
+def byte_tokenizer(*special: str) -> Tokenizer:
+    """A tokenizer of bytes, and of these control tokens."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={letter: id_ for id_, letter in enumerate(letters)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in special])
+    return tokenizer
+
+
 def build_byte_model(path: Path, *, context: int = 4096) -> Path:
     """Write the model and its tokenizer below ``path``; return ``path``."""
     path.mkdir(parents=True, exist_ok=True)
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(
-        models.BPE(vocab={letter: index for index, letter in enumerate(letters)}, merges=[])
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in ("<|im_start|>", "<|im_end|>")])
+    tokenizer = byte_tokenizer("<|im_start|>", "<|im_end|>")
     tokenizer.save(str(path / "tokenizer.json"))
     settings = {"eos_token": "<|im_end|>", "chat_template": _CHAT_TEMPLATE}
     (path / "tokenizer_config.json").write_text(json.dumps(settings))

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from unstable_stream.errors import AdapterError, ConfigError, EngineError
 from unstable_stream.inference.adapter_files import check_adapter_files, check_target_modules, weight_shapes
 from unstable_stream.inference.adapter_slots import AdapterSlots
 from unstable_stream.inference.engine import Adapter
+from unstable_stream.log.stores.adapter_format import CONFIG_FILE, WEIGHTS_FILE
 
 DEADLINE_S = 60.0
 A, B, C, D = (Adapter(uid=name, path=f"/adapters/{name}") for name in "abcd")
@@ -83,6 +86,12 @@ def start(slots: AdapterSlots, adapter: Adapter) -> Request:
     return Request(asyncio.create_task(hold()), entered, finish)
 
 
+async def end(*requests: Request) -> list[int]:
+    for request in requests:
+        request.finish.set()
+    return await asyncio.gather(*(request.task for request in requests))
+
+
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(DEADLINE_S):
         while not condition():
@@ -95,24 +104,13 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_numbers_are_positive_unique_and_stable() -> None:
-    slots = slots_over(Memory(), max_live=1)
-    numbers = []
-    for adapter in (A, B, A, C, B):
-        async with slots.hold(adapter) as number:
-            numbers.append(number)
-    assert numbers == [1, 2, 1, 3, 2]
-
-
 async def test_an_adapter_is_loaded_once_for_many_requests() -> None:
     memory = Memory()
     slots = slots_over(memory, max_live=2)
     requests = [start(slots, A) for _ in range(10)]
     await until(lambda: all(request.entered.is_set() for request in requests))
     assert memory.loads == ["a"]
-    for request in requests:
-        request.finish.set()
-    assert await asyncio.gather(*(request.task for request in requests)) == [1] * 10
+    assert await end(*requests) == [1] * 10
 
 
 async def test_a_full_house_drains_before_the_next_adapter_goes_live() -> None:
@@ -134,9 +132,7 @@ async def test_a_full_house_drains_before_the_next_adapter_goes_live() -> None:
     # Now C, with one request, drains for A.
     newcomer.finish.set()
     await until(late.entered.is_set)
-    for request in (second, third, late, steady):
-        request.finish.set()
-        await request.task
+    await end(second, third, late, steady)
     assert slots.waiting == 0
 
 
@@ -186,14 +182,17 @@ async def test_live_and_loaded_adapters_stay_within_their_bounds(max_live: int) 
     assert memory.peak == max_live + 1
 
 
-async def test_an_adapter_still_in_memory_is_not_loaded_again() -> None:
-    memory = Memory()
+async def test_an_adapter_in_memory_is_not_loaded_again_and_is_proven_when_it_becomes_live() -> None:
+    """It may have another place there. The numbers are unique to the adapters."""
+    memory, numbers = Memory(), []
     slots = slots_over(memory, max_live=1, max_loaded=2)
-    for adapter in (A, B, A, C, A, B):
-        async with slots.hold(adapter):
-            pass
+    for adapter in (A, A, B, A, C, A, B):
+        async with slots.hold(adapter) as number:
+            numbers.append(number)
+    assert numbers == [1, 1, 2, 1, 3, 1, 2]
     # C takes the room of B, the least recently live; then B that of C.
     assert memory.loads == ["a", "b", "c", "b"]
+    assert memory.proofs == ["a", "b", "a", "c", "a", "b"]
 
 
 async def test_the_same_uid_with_another_path_is_refused() -> None:
@@ -213,8 +212,7 @@ async def test_a_failed_load_fails_those_who_wait_for_it_and_frees_the_slot() ->
     results = await asyncio.gather(*(request.task for request in broken), return_exceptions=True)
     assert [str(result) for result in results] == ["a is broken"] * 3
     await until(sound.entered.is_set)
-    sound.finish.set()
-    assert await sound.task == 2
+    assert await end(sound) == [2]
     # It may be mended on disk: the next request tries again.
     memory.fails.clear()
     async with slots.hold(A) as number:
@@ -232,9 +230,7 @@ async def test_cancelled_waiters_leave_the_queue_and_the_live_adapter_takes_requ
     waiter.task.cancel()
     await until(late.entered.is_set)
     assert slots.waiting == 0
-    for request in (running, late):
-        request.finish.set()
-        await request.task
+    await end(running, late)
 
 
 async def test_a_request_cancelled_as_it_is_admitted_gives_its_slot_back() -> None:
@@ -262,8 +258,7 @@ async def test_cancelling_one_of_two_who_wait_for_a_load_leaves_the_load_alone()
     assert memory.gate is not None
     memory.gate.set()
     await until(two.entered.is_set)
-    two.finish.set()
-    assert await two.task == 1
+    assert await end(two) == [1]
     assert memory.loads == ["a"]
 
 
@@ -278,50 +273,63 @@ def test_a_sound_adapter_passes(tiny_model: Path, adapters: list[Adapter]) -> No
         check_adapter_files(adapter, shapes, max_rank=8)
 
 
-def test_a_missing_adapter_names_directory_and_uid(tmp_path: Path) -> None:
-    adapter = Adapter(uid="ckpt-000009", path=str(tmp_path / "gone"))
-    with pytest.raises(EngineError, match=r"'ckpt-000009' at .*gone cannot be read.*adapter_config\.json"):
-        check_adapter_files(adapter, {}, max_rank=8)
-
-
-def test_a_truncated_adapter_is_refused(tiny_model: Path, tmp_path: Path) -> None:
-    adapter = build_adapter(tiny_model, tmp_path / "cut", seed=4)
-    weights = tmp_path / "cut" / "adapter_model.safetensors"
+def cut_short(path: Path) -> None:
+    weights = path / WEIGHTS_FILE
     weights.write_bytes(weights.read_bytes()[:100])
-    with pytest.raises(EngineError, match="cut short"):
-        check_adapter_files(adapter, {}, max_rank=8)
 
 
-def test_a_rank_above_the_limit_is_refused(tiny_model: Path, tmp_path: Path) -> None:
-    adapter = build_adapter(tiny_model, tmp_path / "wide", seed=4, rank=16)
-    with pytest.raises(EngineError, match="rank 16, the engine takes up to 8; raise lora_rank"):
-        check_adapter_files(adapter, {}, max_rank=8)
+def of_rank(config: dict[str, Any]) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        file = path / CONFIG_FILE
+        file.write_text(json.dumps(json.loads(file.read_text()) | config))
+
+    return change
 
 
-def test_a_rank_pattern_counts_too(tiny_model: Path, tmp_path: Path) -> None:
-    adapter = build_adapter(tiny_model, tmp_path / "pattern", seed=4)
-    config = tmp_path / "pattern" / "adapter_config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"rank_pattern": {"q_proj": 12}}))
-    with pytest.raises(EngineError, match="rank 12"):
-        check_adapter_files(adapter, {}, max_rank=8)
+def narrowed(side: str) -> Callable[[Path], None]:
+    """Cut one matrix of the adapter down to 64 features."""
+
+    def change(path: Path) -> None:
+        tensors: dict[str, torch.Tensor] = load_file(path / WEIGHTS_FILE)
+        name = next(name for name in tensors if f"down_proj.lora_{side}" in name)
+        tensors[name] = (tensors[name][:, :64] if side == "A" else tensors[name][:64]).contiguous()
+        save_file(tensors, path / WEIGHTS_FILE)
+
+    return change
 
 
-@pytest.mark.parametrize("side", ["A", "B"])
-def test_an_adapter_of_a_narrower_model_is_refused(tiny_model: Path, tmp_path: Path, side: str) -> None:
-    adapter = build_adapter(tiny_model, tmp_path / "narrow", seed=4)
-    narrow(Path(adapter.path), side)
-    with pytest.raises(EngineError, match=r"64 features in .*lora_.*the model's .*down_proj' has (128|256)"):
-        check_adapter_files(adapter, weight_shapes(tiny_model), max_rank=8)
+def also_adapting(module: str) -> Callable[[Path], None]:
+    """vLLM leaves these out of the log-probabilities of prompts (vLLM #51594)."""
+
+    def change(path: Path) -> None:
+        pair = {f"base_model.model.{module}.lora_{side}.weight": torch.ones(8, 8) for side in "AB"}
+        save_file(load_file(path / WEIGHTS_FILE) | pair, path / WEIGHTS_FILE)
+
+    return change
 
 
-@pytest.mark.parametrize("module", ["lm_head", "model.embed_tokens"])
-def test_an_adapted_head_or_embedding_is_refused(tiny_model: Path, tmp_path: Path, module: str) -> None:
-    """vLLM leaves it out of the log-probabilities of prompts (vLLM #51594)."""
-    adapter = build_adapter(tiny_model, tmp_path / "head", seed=4)
-    file = tmp_path / "head" / "adapter_model.safetensors"
-    pair = {f"base_model.model.{module}.lora_{side}.weight": torch.ones(8, 8) for side in "AB"}
-    save_file(load_file(file) | pair, file)
-    with pytest.raises(EngineError, match=f"adapts '{module}', an output head or embedding, which no engine"):
+NARROW = r"64 features in .*lora_.*the model's .*down_proj' has (128|256)"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (shutil.rmtree, r"'ckpt-000009' at .*ckpt-000009 cannot be read.*adapter_config\.json"),
+        (cut_short, "cut short"),
+        (of_rank({"r": 16}), "rank 16, the engine takes up to 8; raise lora_rank"),
+        (of_rank({"rank_pattern": {"q_proj": 12}}), "rank 12"),
+        (narrowed("A"), NARROW),
+        (narrowed("B"), NARROW),
+        (also_adapting("lm_head"), "adapts 'lm_head', an output head or embedding, which no engine"),
+        (also_adapting("model.embed_tokens"), "adapts 'model.embed_tokens', an output head or embedding"),
+    ],
+)
+def test_an_adapter_that_does_not_fit_is_refused(
+    tiny_model: Path, tmp_path: Path, change: Callable[[Path], None], message: str
+) -> None:
+    adapter = build_adapter(tiny_model, tmp_path / "ckpt-000009", seed=4)
+    change(Path(adapter.path))
+    with pytest.raises(EngineError, match=message):
         check_adapter_files(adapter, weight_shapes(tiny_model), max_rank=8)
 
 
@@ -341,26 +349,6 @@ def test_target_modules_of_an_unreadable_or_unknown_model(tmp_path: Path) -> Non
     (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1")
     with pytest.raises(ConfigError, match=r"cannot be read: .*download or save it again"):
         check_target_modules(tmp_path, ["q_proj"])
-
-
-def narrow(path: Path, side: str) -> None:
-    """Cut one matrix of the adapter down to 64 features."""
-    file = path / "adapter_model.safetensors"
-    tensors: dict[str, torch.Tensor] = load_file(file)
-    name = next(name for name in tensors if f"down_proj.lora_{side}" in name)
-    tensors[name] = (tensors[name][:, :64] if side == "A" else tensors[name][:64]).contiguous()
-    save_file(tensors, file)
-
-
-async def test_an_adapter_is_proven_each_time_that_it_becomes_live() -> None:
-    """Also when it stayed in memory: it may have another place there."""
-    memory = Memory()
-    slots = slots_over(memory, max_live=1, max_loaded=2)
-    for adapter in (A, A, B, A):
-        async with slots.hold(adapter):
-            pass
-    assert memory.loads == ["a", "b"]
-    assert memory.proofs == ["a", "b", "a"]
 
 
 async def test_an_adapter_that_is_not_proven_is_unloaded() -> None:

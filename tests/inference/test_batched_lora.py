@@ -1,20 +1,16 @@
 """LoRA products on a CPU, for a batch at once, against the product of each token by itself."""
 
-import importlib.util
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.inference.vllm_modules import NEEDS_VLLM
+
 pytestmark = [
     pytest.mark.slow,  # imports vLLM
-    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning:torch.jit"),
-    pytest.mark.skipif(
-        importlib.util.find_spec("vllm") is None,
-        reason="vLLM is not installed: make vllm-env (with a CUDA GPU: [vllm])",
-    ),
+    *NEEDS_VLLM,
 ]
 
 INPUTS, RANK, WIDTHS, SLOTS = 12, 4, (6, 3), 3

@@ -4,7 +4,9 @@ import asyncio
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,12 +65,55 @@ def stored(tmp_path: Path, number: int = 1) -> Adapter:
     return Adapter(uid, address, digest)
 
 
-async def test_an_address_becomes_a_directory_and_all_else_stays(tmp_path: Path, cache: HostCache) -> None:
-    inner, adapter = Recording(), stored(tmp_path)
-    engine = FetchingEngine(inner, cache)
+@pytest.fixture
+def inner() -> Recording:
+    return Recording()
+
+
+@pytest.fixture
+def engine(inner: Recording, cache: HostCache) -> FetchingEngine:
+    return FetchingEngine(inner, cache)
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> Adapter:
+    return stored(tmp_path)
+
+
+def ask(engine: FetchingEngine, adapter: Adapter | None) -> "asyncio.Task[Completion]":
+    return asyncio.create_task(engine.generate(GenerationRequest([1], adapter=adapter)))
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+class Gate:
+    """Stands in for a method of the store: it is open when told so, and then does what it stands for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, failure: Exception | None = None) -> None:
+        self.begun, self.open = threading.Event(), threading.Event()
+        self.names: list[object] = []
+        method = getattr(Store, name)
+
+        def gated(store: Store, *arguments: Any) -> Any:
+            self.names += arguments[:1]
+            self.begun.set()
+            assert self.open.wait(60)
+            if failure is not None:
+                raise failure
+            return method(store, *arguments)
+
+        monkeypatch.setattr(Store, name, gated)
+
+
+async def test_an_address_becomes_a_directory_and_all_else_stays(
+    tmp_path: Path, cache: HostCache, inner: Recording, engine: FetchingEngine, adapter: Adapter
+) -> None:
     local = Adapter("ckpt-000009", str(tmp_path / "ckpt-000001-saved"))
     for each in (None, local, adapter, adapter):
-        await engine.generate(GenerationRequest([1], adapter=each))
+        await ask(engine, each)
     directory = str(cache.directory(adapter.path))
     expected = Adapter(adapter.uid, directory, adapter.sha256)
     assert inner.given == [None, local, expected, expected]
@@ -81,14 +126,11 @@ async def test_an_address_becomes_a_directory_and_all_else_stays(tmp_path: Path,
 
 
 async def test_an_adapter_in_use_is_not_evicted_and_comes_back_to_the_same_place(
-    tmp_path: Path, cache: HostCache
+    cache: HostCache, inner: Recording, engine: FetchingEngine, adapter: Adapter
 ) -> None:
-    inner, adapter = Recording(), stored(tmp_path)
-    engine = FetchingEngine(inner, cache)
     inner.open.clear()
-    asked = asyncio.ensure_future(engine.generate(GenerationRequest([1], adapter=adapter)))
-    while not inner.given:
-        await asyncio.sleep(0.01)
+    asked = ask(engine, adapter)
+    await until(lambda: inner.given)
     cache.max_bytes = 0
     assert cache.evict() == []
     inner.open.set()
@@ -96,112 +138,82 @@ async def test_an_adapter_in_use_is_not_evicted_and_comes_back_to_the_same_place
     await engine.close()
     assert len(cache.evict()) == 1
     again = FetchingEngine(inner, cache)
-    await again.generate(GenerationRequest([1], adapter=adapter))
+    await ask(again, adapter)
     assert inner.given[0] == inner.given[1]
     await again.close()
 
 
-async def test_of_many_adapters_only_a_few_stay_locked(tmp_path: Path, cache: HostCache) -> None:
-    inner = Recording()
-    engine = FetchingEngine(inner, cache)
+async def test_of_many_adapters_only_a_few_stay_locked(
+    tmp_path: Path, cache: HostCache, engine: FetchingEngine
+) -> None:
     for number in range(1, 13):
-        await engine.generate(GenerationRequest([1], adapter=stored(tmp_path, number)))
+        await ask(engine, stored(tmp_path, number))
     cache.max_bytes = 0
     assert len(cache.evict()) == 4
     await engine.close()
     assert len(cache.evict()) == 8
 
 
-async def test_weights_that_are_not_the_recorded_ones_play_no_game(tmp_path: Path, cache: HostCache) -> None:
-    inner, adapter = Recording(), stored(tmp_path)
+async def test_weights_that_are_not_the_recorded_ones_play_no_game(
+    inner: Recording, engine: FetchingEngine, adapter: Adapter
+) -> None:
     Store(adapter.path).write(WEIGHTS_FILE, b"of somebody else")
-    engine = FetchingEngine(inner, cache)
     for _ in range(2):
         with pytest.raises(AdapterError, match=r"'ckpt-000001'.*damaged in the store"):
-            await engine.generate(GenerationRequest([1], adapter=adapter))
+            await ask(engine, adapter)
     assert not inner.given
     Store(adapter.path).write(WEIGHTS_FILE, b"ckpt-000001")
-    await engine.generate(GenerationRequest([1], adapter=adapter))
+    await ask(engine, adapter)
     await engine.close()
 
 
 async def test_requests_wait_for_one_fetch_and_survive_each_other(
-    tmp_path: Path, cache: HostCache, monkeypatch: pytest.MonkeyPatch
+    inner: Recording, engine: FetchingEngine, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inner, adapter = Recording(), stored(tmp_path)
-    engine = FetchingEngine(inner, cache)
-    may_answer, fetched = threading.Event(), list[str]()
-    get = Store.get
-
-    def slow(self: Store, name: str, target: Path) -> None:
-        fetched.append(name)
-        assert may_answer.wait(60)
-        get(self, name, target)
-
-    monkeypatch.setattr(Store, "get", slow)
-    asked = [
-        asyncio.ensure_future(engine.generate(GenerationRequest([1], adapter=adapter))) for _ in range(4)
-    ]
-    while not fetched:
-        await asyncio.sleep(0.01)
+    gate = Gate(monkeypatch, "get")
+    asked = [ask(engine, adapter) for _ in range(4)]
+    await until(gate.begun.is_set)
     asked[0].cancel()
-    may_answer.set()
+    gate.open.set()
     results = await asyncio.gather(*asked, return_exceptions=True)
     assert isinstance(results[0], asyncio.CancelledError)
     assert len(inner.given) == 3
-    assert fetched.count(WEIGHTS_FILE) == 1
+    assert gate.names.count(WEIGHTS_FILE) == 1
     await engine.close()
 
 
 async def test_a_fetch_that_failed_when_nobody_waited_is_made_again(
-    tmp_path: Path, cache: HostCache, monkeypatch: pytest.MonkeyPatch
+    engine: FetchingEngine, adapter: Adapter
 ) -> None:
-    engine, adapter = FetchingEngine(Recording(), cache), stored(tmp_path)
-    begun, may_fail = threading.Event(), threading.Event()
-    names = Store.names
-
-    def away(self: Store, directory: str = "") -> list[str]:
-        begun.set()
-        assert may_fail.wait(60)
-        raise StoreUnavailableError("the store is away")
-
-    monkeypatch.setattr(Store, "names", away)
-    asked = asyncio.ensure_future(engine.generate(GenerationRequest([1], adapter=adapter)))
-    while not begun.is_set():
-        await asyncio.sleep(0.01)
-    asked.cancel()
-    await asyncio.gather(asked, return_exceptions=True)
-    (fetched,) = engine._fetched.values()
-    may_fail.set()
-    await asyncio.wait([fetched.directory])
-    monkeypatch.setattr(Store, "names", names)
-    await engine.generate(GenerationRequest([1], adapter=adapter))
+    with pytest.MonkeyPatch.context() as patch:
+        gate = Gate(patch, "names", StoreUnavailableError("the store is away"))
+        asked = ask(engine, adapter)
+        await until(gate.begun.is_set)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        (fetched,) = engine._fetched.values()
+        gate.open.set()
+        await until(fetched.opened.done)
+    await ask(engine, adapter)
     await engine.close()
 
 
 async def test_a_store_that_stays_away_is_no_fault_of_the_game(
-    tmp_path: Path, cache: HostCache, monkeypatch: pytest.MonkeyPatch
+    engine: FetchingEngine, adapter: Adapter
 ) -> None:
     """No ``EngineError``: a game that met it would be abandoned, and is played again instead."""
-    engine, adapter = FetchingEngine(Recording(), cache), stored(tmp_path)
-
-    def away(self: Store, directory: str = "") -> list[str]:
-        raise StoreUnavailableError("the store is away")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, "names", away)
+    with pytest.MonkeyPatch.context() as patch:
+        Gate(patch, "names", StoreUnavailableError("the store is away")).open.set()
         with pytest.raises(StoreUnavailableError):
-            await engine.generate(GenerationRequest([1], adapter=adapter))
-    await engine.generate(GenerationRequest([1], adapter=adapter))
+            await ask(engine, adapter)
+    await ask(engine, adapter)
     await engine.close()
 
 
 async def test_closing_ends_the_wait_for_a_store_that_is_away(
-    tmp_path: Path, cache: HostCache, monkeypatch: pytest.MonkeyPatch
+    engine: FetchingEngine, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, adapter = FetchingEngine(Recording(), cache), stored(tmp_path)
     begun = threading.Event()
-    names = Store.names
 
     def away(self: Store, directory: str = "") -> list[str]:
         begun.set()
@@ -212,36 +224,24 @@ async def test_closing_ends_the_wait_for_a_store_that_is_away(
         return self._call("list files", refuse)
 
     monkeypatch.setattr(Store, "names", away)
-    asked = asyncio.ensure_future(engine.generate(GenerationRequest([1], adapter=adapter)))
-    while not begun.is_set():
-        await asyncio.sleep(0.01)
+    asked = ask(engine, adapter)
+    await until(begun.is_set)
     began = time.monotonic()
     await engine.close()
     engine._threads.shutdown(wait=True)  # as the interpreter does at its end
     assert time.monotonic() - began < 120  # the store's patience is 300 s
     with pytest.raises(StoreUnavailableError, match="given up"):
         await asked
-    monkeypatch.setattr(Store, "names", names)
 
 
 async def test_what_arrives_after_closing_is_not_held(
-    tmp_path: Path, cache: HostCache, monkeypatch: pytest.MonkeyPatch
+    cache: HostCache, engine: FetchingEngine, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine, adapter = FetchingEngine(Recording(), cache), stored(tmp_path)
-    begun, may_answer = threading.Event(), threading.Event()
-    get = Store.get
-
-    def slow(self: Store, name: str, target: Path) -> None:
-        begun.set()
-        assert may_answer.wait(60)
-        get(self, name, target)
-
-    monkeypatch.setattr(Store, "get", slow)
-    asked = asyncio.ensure_future(engine.generate(GenerationRequest([1], adapter=adapter)))
-    while not begun.is_set():
-        await asyncio.sleep(0.01)
+    gate = Gate(monkeypatch, "get")
+    asked = ask(engine, adapter)
+    await until(gate.begun.is_set)
     await engine.close()
-    may_answer.set()
+    gate.open.set()
     with pytest.raises(StoreUnavailableError, match="given up"):
         await asked
     cache.max_bytes = 0

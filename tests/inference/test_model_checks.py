@@ -9,7 +9,7 @@ import transformers
 
 from tests.inference.test_turn_ends import write
 from unstable_stream.errors import ConfigError
-from unstable_stream.inference.model_checks import KNOWN_TYPES, check_model
+from unstable_stream.inference.base_model import KNOWN_TYPES, check_model
 from unstable_stream.inference.model_config import context_tokens, read_config
 from unstable_stream.inference.tokenizer import load_tokenizer
 from unstable_stream.inference.transformers.trial import try_model

@@ -94,7 +94,10 @@ async def test_slow_endpoints_time_out(endpoint: Endpoint) -> None:
 @pytest.mark.parametrize("kind", ["application/json", "text/html"])
 @pytest.mark.parametrize(
     "body",
-    [b"<html>a proxy</html>", b"", b"[]", b'"text"', b"null", b'{"choices": [{}]}', b'{"choices": [null]}'],
+    [
+        *(b"<html>a proxy</html>", b"", b"[]", b'"text"', b"null", b'{"choices": [{}]}'),
+        *(b'{"choices": [null]}', pytest.param(b"[" * 100_000, id="nested too deep")),
+    ],
 )
 async def test_an_answer_that_is_no_completion_is_no_end_of_the_worker(
     endpoint: Endpoint, body: bytes, kind: str
@@ -161,12 +164,6 @@ async def test_an_answer_beside_thoughts_is_one(endpoint: Endpoint, content: obj
     assert (await _ask(endpoint)).text == text
 
 
-async def test_a_body_that_nests_too_deep_is_no_end_of_the_worker(endpoint: Endpoint) -> None:
-    endpoint.replies((200, b"[" * 100_000))
-    with pytest.raises(EngineOverloadedError, match="no chat completion"):
-        await _ask(endpoint)
-
-
 async def test_a_request_has_the_fields_that_the_opponent_names(endpoint: Endpoint) -> None:
     """As OpenAI's reasoning models and a vLLM server want them."""
     endpoint.replies(completion("[4]"))
@@ -184,25 +181,13 @@ async def test_a_request_has_the_fields_that_the_opponent_names(endpoint: Endpoi
 @pytest.mark.parametrize(
     ("said", "name", "remedy"),
     [
+        ("'max_tokens' is not supported", "max_tokens", 'set max_tokens_name = "max_completion_tokens"'),
+        ("extra: max_completion_tokens", "max_completion_tokens", 'set max_tokens_name = "max_tokens"'),
+        ("'temperature' does not support 0.4", "max_tokens", 'set temperature = "default"'),
         (
-            "Unsupported parameter: 'max_tokens' is not supported with it. Use 'max_completion_tokens'",
+            "'max_tokens' is too large: 12. The model's context length is 8",
             "max_tokens",
-            'set max_tokens_name = "max_completion_tokens" for this opponent',
-        ),
-        (
-            "extra fields not permitted: max_completion_tokens",
-            "max_completion_tokens",
-            'set max_tokens_name = "max_tokens" for this opponent',
-        ),
-        (
-            "Unsupported value: 'temperature' does not support 0.4 with this model.",
-            "max_tokens",
-            'set temperature = "default" for this opponent',
-        ),
-        (
-            "'max_tokens' or 'max_completion_tokens' is too large: 12. The model's context length is 8",
-            "max_tokens",
-            "check the model's name, context length and max_tokens",
+            "context length and",
         ),
     ],
 )

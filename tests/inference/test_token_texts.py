@@ -5,7 +5,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from unstable_stream.errors import ConfigError
-from unstable_stream.inference.token_texts import token_texts, tokenizer_on_disk
+from unstable_stream.inference.base_model import token_texts, tokenizer_on_disk
 from unstable_stream.inference.tokenizer import FileTokenizer
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 import transformers
 from structlog.testing import capture_logs
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from tests.inference.byte_model import byte_tokenizer
 from unstable_stream.inference.engine import GenerationRequest, SamplingSettings
 from unstable_stream.inference.tokenizer import end_token_ids, load_tokenizer
 from unstable_stream.inference.transformers.engine import TransformersEngine
@@ -35,11 +35,7 @@ def write(
 ) -> dict[str, int]:
     """Write the small files of a model; return the ids of its added tokens."""
     directory.mkdir(exist_ok=True)
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Tokenizer(models.BPE(vocab={letter: id_ for id_, letter in enumerate(letters)}, merges=[]))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken(name, special=True) for name in special])
+    backend = byte_tokenizer(*special)
     backend.save(str(directory / "tokenizer.json"))
     ids = {token.content: id_ for id_, token in backend.get_added_tokens_decoder().items()}
     named = {"vocab_size": backend.get_vocab_size(), "max_position_embeddings": 64, **(config or {})}

@@ -1,24 +1,22 @@
 """The vLLM engine, run for real on a tiny model and held against transformers and PEFT."""
 
 import asyncio
-import importlib.util
 import math
-import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 import torch
-from peft import PeftModel
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
 
 from tests.algorithms.learners.conftest import MakeLearner, make_learner
 from tests.algorithms.learners.test_adapter_proof import check_all, trained
+from tests.inference.reference import Reference, nucleus
 from tests.inference.tiny_model import EOS_TOKEN_ID, VOCABULARY, build_adapter
+from tests.inference.vllm_modules import NEEDS_VLLM, beside_vllm
 from unstable_stream.errors import EngineError
 from unstable_stream.inference.engine import (
     Adapter,
@@ -30,19 +28,14 @@ from unstable_stream.inference.engine import (
 )
 from unstable_stream.inference.vllm.engine import VllmEngine
 
-__all__ = ["make_learner"]
+__all__ = ["beside_vllm", "make_learner"]
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.asyncio(loop_scope="module"),
     # Starting vLLM takes half a minute on two idle cores and a multiple of it on busy ones.
     pytest.mark.timeout(400),
-    # Importing vLLM makes torch define its own classes with a decorator it has itself deprecated.
-    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning:torch.jit"),
-    pytest.mark.skipif(
-        importlib.util.find_spec("vllm") is None,
-        reason="vLLM is not installed: make vllm-env (with a CUDA GPU: [vllm])",
-    ),
+    *NEEDS_VLLM,
 ]
 
 MAX_MODEL_LEN = 256
@@ -54,24 +47,12 @@ TOLERANCE = 2e-3
 """Absolute, natural log-probabilities in float32 from two implementations of the same model."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Beside vLLM's: with more than there are cores each waits for the others."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(tiny_model: Path) -> AsyncIterator[VllmEngine]:
-    environment = dict(os.environ)
     arguments = {"max_num_batched_tokens": CHUNK_TOKENS}
     engine = build(tiny_model, max_loras=MAX_LORAS, extra_engine_args=arguments)
     yield engine
     await engine.close()
-    os.environ.clear()
-    os.environ.update(environment)
 
 
 def build(model: Path, *, max_loras: int, extra_engine_args: dict[str, Any]) -> VllmEngine:
@@ -86,34 +67,6 @@ def build(model: Path, *, max_loras: int, extra_engine_args: dict[str, Any]) -> 
         seed=0,
         extra_engine_args=extra_engine_args,
     )
-
-
-class Reference:
-    """The slow and obvious way: one sequence at a time, the whole of it at every step."""
-
-    def __init__(self, model: Path) -> None:
-        self._model_path = model
-        base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
-        self._models: dict[str | None, Any] = {None: base.eval()}
-
-    def logits(self, adapter: Adapter | None, token_ids: Sequence[int]) -> torch.Tensor:
-        """Next-token logits after every position, shape (len(token_ids), vocabulary)."""
-        uid = None if adapter is None else adapter.uid
-        if adapter is not None and uid not in self._models:
-            base = AutoModelForCausalLM.from_pretrained(self._model_path, dtype=torch.float32)
-            self._models[uid] = PeftModel.from_pretrained(base, adapter.path).eval()
-        with torch.no_grad():
-            logits: torch.Tensor = self._models[uid](torch.tensor([list(token_ids)])).logits[0]
-        return logits
-
-    def greedy(self, adapter: Adapter | None, prompt: Sequence[int], max_tokens: int) -> Completion:
-        token_ids: list[int] = []
-        logprobs: list[float] = []
-        while len(token_ids) < max_tokens and EOS_TOKEN_ID not in token_ids:
-            row = self.logits(adapter, [*prompt, *token_ids])[-1].log_softmax(-1)
-            token_ids.append(int(row.argmax()))
-            logprobs.append(float(row.max()))
-        return Completion(token_ids, logprobs, "stop" if EOS_TOKEN_ID in token_ids else "length")
 
 
 @pytest.fixture(scope="module")
@@ -166,9 +119,7 @@ async def test_given_completions_are_scored_as_the_model_would_say_them(
     for which in (None, adapters[0]):
         scores = await engine.score(sequences, which)
         for (asked, completion), score in zip(sequences, scores, strict=True):
-            rows = reference.logits(which, [*asked, *completion])[len(asked) - 1 : -1].log_softmax(-1)
-            expected = rows.gather(1, torch.tensor(completion)[:, None])[:, 0].tolist()
-            assert score == pytest.approx(expected, abs=TOLERANCE)
+            assert score == pytest.approx(reference.logprobs(which, asked, completion), abs=TOLERANCE)
     assert await engine.score([]) == []
     refused: list[tuple[list[Tokens], str]] = [
         ([([], [5])], "is empty"),
@@ -179,26 +130,6 @@ async def test_given_completions_are_scored_as_the_model_would_say_them(
     for wrong, says in refused:
         with pytest.raises(EngineError, match=says):
             await engine.score(wrong)
-
-
-async def test_adapters_differ_from_each_other_and_from_the_base_model(
-    engine: VllmEngine, adapters: list[Adapter]
-) -> None:
-    found = await asyncio.gather(*(engine.generate(greedy(5, adapter)) for adapter in (None, *adapters)))
-    assert len({tuple(completion.token_ids) for completion in found}) == 4
-
-
-def nucleus(logits: torch.Tensor, temperature: float, top_p: float) -> torch.Tensor:
-    """By hand: log-probabilities after temperature and top-p (Holtzman et al. 2020), -inf outside."""
-    probabilities = (logits.double() / temperature).softmax(-1)
-    kept = torch.zeros_like(probabilities)
-    mass = 0.0
-    for token in probabilities.argsort(descending=True).tolist():
-        kept[token] = probabilities[token]
-        mass += float(probabilities[token])
-        if mass >= top_p:
-            break
-    return (kept / kept.sum()).log()
 
 
 @pytest.mark.parametrize("with_adapter", [False, True])
@@ -212,12 +143,10 @@ async def test_sampled_logprobs_are_those_of_the_distribution_sampled_from(
     batch = await asyncio.gather(*map(engine.generate, [*requests, *(greedy(index) for index in range(4))]))
     far_from_raw = 0
     for request, completion in zip(requests, batch, strict=False):
-        token_ids = completion.token_ids
-        logits = reference.logits(adapter, [*request.prompt_token_ids, *token_ids])
-        for position, (token, logprob) in enumerate(zip(token_ids, completion.logprobs, strict=True)):
-            row = logits[len(request.prompt_token_ids) + position - 1]
-            assert logprob == pytest.approx(float(nucleus(row, 0.7, 0.9)[token]), abs=TOLERANCE)
-            far_from_raw += abs(logprob - float(row.log_softmax(-1)[token])) > 0.1
+        asked = (adapter, request.prompt_token_ids, completion.token_ids)
+        assert completion.logprobs == pytest.approx(reference.logprobs(*asked, sampling), abs=TOLERANCE)
+        raw = zip(completion.logprobs, reference.logprobs(*asked), strict=True)
+        far_from_raw += sum(abs(logprob - of_raw) > 0.1 for logprob, of_raw in raw)
     # Raw log-probabilities, vLLM's default, would not have passed.
     assert far_from_raw > 50
     for index, completion in enumerate(batch[len(requests) :]):
@@ -257,9 +186,7 @@ async def test_long_prompts_with_seeds_go_through_in_chunks(
     for request, completion in zip(
         requests, await asyncio.gather(*map(engine.generate, requests)), strict=True
     ):
-        logits = reference.logits(request.adapter, [*request.prompt_token_ids, *completion.token_ids])
-        rows = logits[len(request.prompt_token_ids) - 1 : -1].log_softmax(-1)
-        expected = [float(row[token]) for row, token in zip(rows, completion.token_ids, strict=True)]
+        expected = reference.logprobs(request.adapter, request.prompt_token_ids, completion.token_ids)
         assert completion.logprobs == pytest.approx(expected, abs=TOLERANCE)
 
 
@@ -301,14 +228,7 @@ async def test_a_completion_ends_where_the_context_is_full(engine: VllmEngine) -
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (
-            GenerationRequest([3] * MAX_MODEL_LEN),
-            r"prompt has 256 tokens and the context 256 \(max_model_len\)",
-        ),
         (GenerationRequest([]), "prompt is empty"),
-        (GenerationRequest([3, len(VOCABULARY)]), r"token ids from 3 to .*vocabulary is 0 to"),
-        (GenerationRequest([3], SamplingSettings(max_tokens=0)), "max_tokens is 0"),
-        (GenerationRequest([3], SamplingSettings(top_p=0)), "top_p is 0"),
         (GenerationRequest([3], SamplingSettings(temperature=2.5)), "vLLM refused .*temperature"),
     ],
 )

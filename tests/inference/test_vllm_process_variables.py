@@ -1,7 +1,6 @@
 """What surrounds the vLLM engine and needs no vLLM: variables, refused settings, the orphan guard."""
 
 import os
-import re
 import select
 import signal
 import subprocess
@@ -10,15 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from unstable_stream.errors import ConfigError, EngineError
-from unstable_stream.inference.vllm.client import check_version
-from unstable_stream.inference.vllm.engine import VllmEngine
-from unstable_stream.inference.vllm.process_variables import (
+from unstable_stream.errors import EngineError
+from unstable_stream.inference.vllm.client import (
     DEFAULTS,
     OWNER_VARIABLE,
     child_environment,
     set_defaults,
 )
+from unstable_stream.inference.vllm.engine import VllmEngine
 
 
 @pytest.fixture(autouse=True)
@@ -40,10 +38,7 @@ def test_defaults_are_set_and_what_the_user_set_is_kept() -> None:
     assert os.environ["DO_NOT_TRACK"] == "0"
     assert os.environ["VLLM_NO_USAGE_STATS"] == "1"
     assert "HF_HUB_OFFLINE" not in os.environ
-
-
-def test_a_local_model_is_never_looked_up_on_a_hub() -> None:
-    set_defaults(offline=True)
+    set_defaults(offline=True)  # a local model is never looked up on a hub
     assert os.environ["HF_HUB_OFFLINE"] == "1"
     assert os.environ["TRANSFORMERS_OFFLINE"] == "1"
 
@@ -76,29 +71,6 @@ def test_without_vllm_the_error_says_what_to_install(monkeypatch: pytest.MonkeyP
         VllmEngine("some/model")
 
 
-def test_impossible_limits_are_refused_before_vllm_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(ConfigError, match="max_parallel_seq is 0"):
-        VllmEngine("some/model", max_parallel_seq=0)
-    with pytest.raises(ConfigError, match="max_loras is -1"):
-        VllmEngine("some/model", max_loras=-1)
-    with pytest.raises(ConfigError, match="lora_rank is 513; vLLM takes 1 to 512"):
-        VllmEngine("some/model", lora_rank=513)
-    with pytest.raises(ConfigError, match="sets max_loras: remove it; set max_loras of the engine"):
-        VllmEngine("some/model", extra_engine_args={"max_loras": 3})
-
-
-@pytest.mark.parametrize("version", ["0.24.0", "0.31.2+cu129"])
-def test_a_vllm_that_mixes_up_adapters_is_refused(version: str) -> None:
-    with pytest.raises(EngineError, match=rf"vLLM is {re.escape(version)}; expected 0.32 or newer"):
-        check_version(version)
-
-
-@pytest.mark.parametrize("version", ["0.32.0", "0.32.1.dev3+g1a2b", "0.33.0+cu129", "1.0"])
-def test_newer_ones_are_taken(version: str) -> None:
-    check_version(version)
-
-
 # Stands in for vLLM: an owner starts an engine process, which starts a worker, which loads the guard. All
 # hold the pipe that the test reads; it ends when the last of them is gone.
 TREE = """
@@ -117,7 +89,7 @@ def engine(pipe, nested):
         worker(pipe)
 
 if __name__ == "__main__":
-    from unstable_stream.inference.vllm.process_variables import child_environment
+    from unstable_stream.inference.vllm.client import child_environment
     pipe = int(sys.argv[1])
     with child_environment(on_cpu=True, compiled=True):
         arguments = (pipe, sys.argv[2] == "nested")

@@ -1,20 +1,18 @@
 """vLLM with the tiny player: it plays what ``push`` writes, and its policy is read as by the other engine."""
 
 import asyncio
-import importlib.util
 import json
-import os
 import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-import torch
-from transformers import AutoModelForCausalLM
 
 from tests.api.test_push import train
+from tests.inference.reference import Reference
 from tests.inference.tiny_model import build_adapter
+from tests.inference.vllm_modules import NEEDS_VLLM, beside_vllm
 from unstable_stream.games.templates import get_template
 from unstable_stream.inference.engine import Adapter, GenerationRequest, SamplingSettings
 from unstable_stream.inference.exploitability import PolicyReader
@@ -23,31 +21,19 @@ from unstable_stream.inference.tokenizer import load_tokenizer
 from unstable_stream.inference.transformers.engine import TransformersEngine
 from unstable_stream.inference.vllm.engine import VllmEngine
 
+__all__ = ["beside_vllm"]
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.asyncio(loop_scope="module"),
     # Starting vLLM takes half a minute on two idle cores and a multiple of it on busy ones.
     pytest.mark.timeout(600),
-    # Importing vLLM makes torch define its own classes with a decorator it has itself deprecated.
-    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning:torch.jit"),
-    pytest.mark.skipif(
-        importlib.util.find_spec("vllm") is None,
-        reason="vLLM is not installed: make vllm-env (with a CUDA GPU: [vllm])",
-    ),
+    *NEEDS_VLLM,
 ]
 
 PROMPT = [5, 6, 7, 8, 9]
 TOLERANCE = 2e-3
 """Absolute, of probabilities in float32 from two implementations of the same model."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Beside vLLM's: with more than there are cores each waits for the others."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -57,15 +43,6 @@ def pushed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     run = train(root / "data", name="pushed", iterations=1)
     adapter, merged = run.push(root / "adapter"), run.push(root / "merged", merged=True)
     return Path(adapter.destination), Path(merged.destination)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _same_environment() -> Iterator[None]:
-    """Take back the variables that vLLM sets for its own processes."""
-    environment = dict(os.environ)
-    yield
-    os.environ.clear()
-    os.environ.update(environment)
 
 
 @pytest.fixture(scope="module")
@@ -108,8 +85,8 @@ async def test_a_policy_is_read_as_by_the_other_engine(
             for here, there in zip(found, expected, strict=True):
                 assert here.illegal_mass == pytest.approx(there.illegal_mass, abs=TOLERANCE)
                 assert here.probabilities == pytest.approx(there.probabilities, abs=TOLERANCE)
-            nash_conv = reader.judge(expected).nash_conv
-            assert reader.judge(found).nash_conv == pytest.approx(nash_conv, abs=4 * TOLERANCE)
+            nash_conv = (await reader.judge(expected)).nash_conv
+            assert (await reader.judge(found)).nash_conv == pytest.approx(nash_conv, abs=4 * TOLERANCE)
         asked = [GenerationRequest([5], SamplingSettings(200, temperature=2.0), seed=n) for n in range(16)]
         for each in (engine, other):
             answers = await asyncio.gather(*map(each.generate, asked))
@@ -136,9 +113,5 @@ async def test_vllm_plays_the_merged_policy_that_was_pushed(pushed: tuple[Path, 
 async def assert_plays(engine: VllmEngine, adapter: Adapter | None, merged: Path) -> None:
     """It plays with the probabilities of the merged model."""
     found = await engine.generate(GenerationRequest(PROMPT, SamplingSettings(8), adapter))
-    answer = list(found.token_ids)
-    model = AutoModelForCausalLM.from_pretrained(merged, dtype=torch.float32).eval()
-    with torch.no_grad():
-        logits = model(torch.tensor([PROMPT + answer])).logits[0, len(PROMPT) - 1 : -1]
-    expected = torch.log_softmax(logits, -1).gather(1, torch.tensor(answer)[:, None])[:, 0]
-    torch.testing.assert_close(torch.tensor(found.logprobs), expected, rtol=5e-3, atol=5e-3)
+    expected = Reference(merged).logprobs(None, PROMPT, found.token_ids)
+    assert found.logprobs == pytest.approx(expected, rel=5e-3, abs=5e-3)

@@ -6,35 +6,30 @@ half a minute to start, and what one test leaves in its caches and slots is met 
 """
 
 import asyncio
-import importlib.util
-import os
 import shutil
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-import torch
 from safetensors.torch import load_file, save_file
 
 from tests.inference.smollm2_adapters import LearnersView
+from tests.inference.vllm_modules import NEEDS_VLLM, beside_vllm
 from unstable_stream.errors import EngineError
 from unstable_stream.inference.engine import Adapter, Completion, GenerationRequest, SamplingSettings
-from unstable_stream.inference.tokenizer import Tokenizer, load_tokenizer
+from unstable_stream.inference.tokenizer import FileTokenizer, load_tokenizer
 from unstable_stream.inference.vllm.engine import VllmEngine
+
+__all__ = ["beside_vllm"]
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.asyncio(loop_scope="module"),
     # Starting vLLM takes half a minute on two idle cores and a multiple of it on busy ones.
     pytest.mark.timeout(600),
-    # Importing vLLM makes torch define its own classes with a decorator it has itself deprecated.
-    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning:torch.jit"),
-    pytest.mark.skipif(
-        importlib.util.find_spec("vllm") is None,
-        reason="vLLM is not installed: make vllm-env (with a CUDA GPU: [vllm])",
-    ),
+    *NEEDS_VLLM,
 ]
 
 MAX_LORAS = 2
@@ -51,11 +46,8 @@ EFFECT = 0.05
 
 
 @pytest.fixture(scope="module")
-def learner(smollm2: Path) -> Iterator[LearnersView]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # beside vLLM's: with more than there are cores each waits for the others
-    yield LearnersView(smollm2)
-    torch.set_num_threads(threads)
+def learner(smollm2: Path) -> LearnersView:
+    return LearnersView(smollm2)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +72,6 @@ class Tap:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(smollm2: Path) -> AsyncIterator[VllmEngine]:
-    environment = dict(os.environ)
     engine = VllmEngine(
         str(smollm2),
         max_parallel_seq=MAX_PARALLEL,
@@ -93,8 +84,6 @@ async def engine(smollm2: Path) -> AsyncIterator[VllmEngine]:
     )
     yield engine
     await engine.close()
-    os.environ.clear()
-    os.environ.update(environment)
 
 
 @pytest.fixture
@@ -112,11 +101,11 @@ def tap(engine: VllmEngine, monkeypatch: pytest.MonkeyPatch) -> Tap:
 
 
 @pytest.fixture(scope="module")
-def tokenizer(smollm2: Path) -> Tokenizer:
+def tokenizer(smollm2: Path) -> FileTokenizer:
     return load_tokenizer(str(smollm2))
 
 
-def prompt(tokenizer: Tokenizer, first_game: int, games: int) -> list[int]:
+def prompt(tokenizer: FileTokenizer, first_game: int, games: int) -> list[int]:
     """A chat prompt of 80 tokens and 20 for each game; ``first_game`` tells one from another early."""
     told = " ".join(
         f"Game {game}: X took {game % 9}, O took {(game + 4) % 9}, X took {(game * 5 + 7) % 9}."
@@ -143,7 +132,7 @@ def distance(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 async def test_the_context_is_what_the_cache_holds_if_that_is_less_than_the_models_own(
-    engine: VllmEngine, tokenizer: Tokenizer
+    engine: VllmEngine, tokenizer: FileTokenizer
 ) -> None:
     """With Qwen3-0.6B, whose context takes 4.5 GB, vLLM would not start without settings."""
     assert 2000 < engine.max_model_len < 2400 < (tokenizer.context_tokens or 0)
@@ -152,7 +141,7 @@ async def test_the_context_is_what_the_cache_holds_if_that_is_less_than_the_mode
 
 
 async def test_each_adapter_is_told_from_the_base_model_and_from_another(
-    engine: VllmEngine, adapters: list[Adapter], learner: LearnersView, tokenizer: Tokenizer
+    engine: VllmEngine, adapters: list[Adapter], learner: LearnersView, tokenizer: FileTokenizer
 ) -> None:
     """Rollouts came from the base model without a word (verl #3821, #7495; vLLM #55193).
 
@@ -168,21 +157,8 @@ async def test_each_adapter_is_told_from_the_base_model_and_from_another(
             assert distance(completion.logprobs, others) > EFFECT
 
 
-async def test_long_prompts_are_computed_in_chunks_beside_running_requests(
-    engine: VllmEngine, adapters: list[Adapter], learner: LearnersView, tokenizer: Tokenizer
-) -> None:
-    running = [sampled(prompt(tokenizer, 30 + index, 0), adapters[index % 2], 40) for index in range(3)]
-    long = [sampled(prompt(tokenizer, 40 + index, 15), [None, *adapters][index], 8) for index in range(3)]
-    assert all(len(request.prompt_token_ids) > 3 * CHUNK_TOKENS for request in long)
-    requests = [*running, *long]
-    for request, completion in zip(
-        requests, await asyncio.gather(*map(engine.generate, requests)), strict=True
-    ):
-        assert_learners(learner, request, completion)
-
-
 async def test_a_cached_prompt_is_used_for_its_adapter_alone(
-    engine: VllmEngine, adapters: list[Adapter], learner: LearnersView, tokenizer: Tokenizer, tap: Tap
+    engine: VllmEngine, adapters: list[Adapter], learner: LearnersView, tokenizer: FileTokenizer, tap: Tap
 ) -> None:
     """One adapter's cached prompt was taken for another's (vLLM #30931, #42125, #48352)."""
     shared = prompt(tokenizer, 70, 9)
@@ -197,24 +173,8 @@ async def test_a_cached_prompt_is_used_for_its_adapter_alone(
     assert min(again) > len(shared) // 2
 
 
-async def test_more_requests_and_adapters_than_slots(
-    engine: VllmEngine, adapters: list[Adapter], learner: LearnersView, tokenizer: Tokenizer
-) -> None:
-    """All at once, base model among them, with a cache too small for those that run together."""
-    everyone = [None, *adapters]
-    requests = [
-        sampled(prompt(tokenizer, 100 + index, index % 4), everyone[index % len(everyone)], 8 + index)
-        for index in range(2 * len(everyone))
-    ]
-    assert len(requests) == 2 * MAX_PARALLEL
-    found = await asyncio.gather(*map(engine.generate, requests))
-    for request, completion in zip(requests, found, strict=True):
-        assert_learners(learner, request, completion)
-    assert len(await engine._vllm.llm.list_loras()) <= MAX_LORAS
-
-
 async def test_a_request_in_flight_keeps_its_adapter_while_others_come_and_go(
-    engine: VllmEngine, adapters: list[Adapter], learner: LearnersView, tokenizer: Tokenizer
+    engine: VllmEngine, adapters: list[Adapter], learner: LearnersView, tokenizer: FileTokenizer
 ) -> None:
     """A request in flight was decoded with the adapter that was loaded meanwhile (vLLM #47724).
 
@@ -245,7 +205,11 @@ async def test_a_request_in_flight_keeps_its_adapter_while_others_come_and_go(
 
 
 async def test_an_adapter_that_changed_on_disk_is_not_loaded_again(
-    engine: VllmEngine, adapters: list[Adapter], learner: LearnersView, tokenizer: Tokenizer, tmp_path: Path
+    engine: VllmEngine,
+    adapters: list[Adapter],
+    learner: LearnersView,
+    tokenizer: FileTokenizer,
+    tmp_path: Path,
 ) -> None:
     """Its prompts in the cache would be those of the old weights (vLLM #42125, #48352)."""
     mutable = learner.write(tmp_path / "ckpt-000010", seed=10)
@@ -273,7 +237,7 @@ async def test_an_adapter_that_vllm_would_apply_in_part_is_refused(
     engine: VllmEngine,
     adapters: list[Adapter],
     learner: LearnersView,
-    tokenizer: Tokenizer,
+    tokenizer: FileTokenizer,
     tmp_path: Path,
     old: str,
     new: str,

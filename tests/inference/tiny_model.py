@@ -16,24 +16,8 @@ from unstable_stream.inference.engine import Adapter
 _SPECIALS = ("<pad>", "<eos>", "<unk>", "<user>", "<assistant>")
 _MOVES = tuple(f"[{number}]" for number in range(9))
 _WORDS = (
-    *(
-        "you",
-        "are",
-        "player",
-        "X",
-        "O",
-        "to",
-        "move",
-        "the",
-        "board",
-        "is",
-        "game",
-        "over",
-        "win",
-        "lose",
-        "draw",
-    ),
-    *("take", "stones", "left", "choose", "a", "number", "from", "up", "or", "down", "turn"),
+    *("you", "are", "player", "X", "O", "to", "move", "the", "board", "is", "game", "over", "win", "lose"),
+    *("draw", "take", "stones", "left", "choose", "a", "number", "from", "up", "or", "down", "turn"),
 )
 VOCABULARY = (*_SPECIALS, *_MOVES, *_WORDS)
 """Every token, at the index that is its id."""

@@ -23,7 +23,7 @@ from unstable_stream.algorithms.update_decisions import Admission, TrainingSampl
 from unstable_stream.errors import CheckpointError, EngineError
 from unstable_stream.events import AdapterProbe
 from unstable_stream.inference.engine import Completion, EngineStats, GenerationRequest
-from unstable_stream.inference.tokenizer import Tokenizer, load_tokenizer
+from unstable_stream.inference.tokenizer import FileTokenizer, load_tokenizer
 from unstable_stream.log.stores.adapter_format import WEIGHTS_FILE
 
 _FIRST_CELL = 24
@@ -33,7 +33,7 @@ _FIRST_CELL = 24
 _load_once = functools.cache(load_tokenizer)
 
 
-def tokenizer(model_path: str, template_variables: Mapping[str, Any]) -> Tokenizer:
+def tokenizer(model_path: str, template_variables: Mapping[str, Any]) -> FileTokenizer:
     """Load a tokenizer once for all simulated workers; the tiny player has no variables."""
     assert not template_variables
     return _load_once(model_path)

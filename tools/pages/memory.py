@@ -2,7 +2,7 @@
 
 import itertools
 
-from unstable_stream.inference.model_shape import ModelShape
+from unstable_stream.inference.model_config import ModelShape
 from unstable_stream.runs.config import parse_config
 from unstable_stream.services.launch.memory import GIB, learner_gpu_bytes
 

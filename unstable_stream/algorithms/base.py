@@ -105,6 +105,8 @@ class BaseAlgo(RemembersArguments, ABC):
     device: torch.device
     max_generation_len: int
     max_train_len: int | None
+    scorer: CompletionScorer
+    """Scores tokens under the policy as it is."""
 
     def initialize(
         self,
@@ -127,7 +129,7 @@ class BaseAlgo(RemembersArguments, ABC):
         self.device = device
         self.max_generation_len = max_generation_len
         self.max_train_len = max_train_len
-        self._scorer = CompletionScorer(model, always_recompute=recompute_logits)
+        self.scorer = CompletionScorer(model, always_recompute=recompute_logits)
         # This attribute marks PEFT's layers; importing PEFT only to ask for their class would take seconds.
         self._adapter_layers = [layer for layer in model.modules() if hasattr(layer, "adapter_layer_names")]
 
@@ -232,12 +234,12 @@ class BaseAlgo(RemembersArguments, ABC):
 
     def states(self, batch: TokenBatch) -> Tensor:
         """Return the policy's last hidden state before each trained token, [N, hidden]."""
-        return self._scorer.states(batch.input_ids, batch.positions, batch.shared_prefix)
+        return self.scorer.states(batch.input_ids, batch.positions, batch.shared_prefix)
 
     @property
     def hidden_size(self) -> int:
         """Length of a hidden state of the policy."""
-        return self._scorer.hidden_size
+        return self.scorer.hidden_size
 
     def score(
         self, batch: TokenBatch, states: Tensor | None = None, *, entropy_grad: bool = False
@@ -248,7 +250,7 @@ class BaseAlgo(RemembersArguments, ABC):
         request, because that costs another pass over the vocabulary. ``states`` are those of :meth:`states`,
         if they were computed already.
         """
-        return self._scorer.score(
+        return self.scorer.score(
             self.states(batch) if states is None else states,
             batch.targets,
             batch.temperatures,
@@ -269,7 +271,7 @@ class BaseAlgo(RemembersArguments, ABC):
                 "the policy has no adapter to switch off, so there is no base model to compare it with; "
                 "train a LoRA adapter, or set kl_coef = 0"
             )
-        with torch.no_grad(), self._without_adapter():
+        with torch.no_grad(), self.without_adapter():
             return self.score(batch)[0]
 
     def divergence(self, samples: Sequence[TrainingSample]) -> Tensor:
@@ -311,7 +313,8 @@ class BaseAlgo(RemembersArguments, ABC):
         """Restore what :meth:`state_dict` returned; empty for a checkpoint that was saved without."""
 
     @contextlib.contextmanager
-    def _without_adapter(self) -> Iterator[None]:
+    def without_adapter(self) -> Iterator[None]:
+        """Compute with the base model alone; without an adapter, with the policy as it is."""
         layers: list[Any] = self._adapter_layers  # PEFT's layers; modules have no such method in their type
         try:
             for layer in layers:

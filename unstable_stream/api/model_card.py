@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from unstable_stream.api.trained_on import Result, TrainedOn
 from unstable_stream.events import Checkpoint
-from unstable_stream.inference.vllm.limits import VLLM_LORA_RANKS
+from unstable_stream.inference.vllm.client import VLLM_LORA_RANKS
 from unstable_stream.version import __version__
 
 Form = Literal["adapter", "merged", "whole"]

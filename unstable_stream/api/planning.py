@@ -21,7 +21,7 @@ def plan_config(config: "RunConfig", *, fetch: bool = True) -> "RunPlan":
         ServiceError: the cluster cannot be reached.
     """
     from unstable_stream.inference.base_model import model_here
-    from unstable_stream.inference.model_shape import read_shape
+    from unstable_stream.inference.model_config import read_shape
     from unstable_stream.runs.base_model import base_model_path
     from unstable_stream.runs.placement import place
     from unstable_stream.services.launch.plan import RunPlan, plan_shape, this_machine

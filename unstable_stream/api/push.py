@@ -21,7 +21,7 @@ from unstable_stream.api.trained_on import read_training
 from unstable_stream.console import get_logger
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import Checkpoint
-from unstable_stream.inference.model_license import find_license
+from unstable_stream.inference.base_model import find_license
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.stores import opened_checkpoint
 from unstable_stream.log.stores.adapter_format import CONFIG_FILE as ADAPTER_CONFIG_FILE

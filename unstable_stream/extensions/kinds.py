@@ -165,7 +165,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             "step(action) -> (done, info) and close() -> (rewards, game_info)",
             "environment.py",
             names_elsewhere="TextArena",
-            families={"openspiel": "unstable_stream.games.openspiel.environment:OpenSpielGame"},
+            families={"openspiel": "unstable_stream.games.openspiel.games:OpenSpielGame"},
         ),
         Kind(
             "engine",

@@ -9,13 +9,11 @@ To add a board game: a pattern for the player's own symbol, a pattern for one pr
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from unstable_stream.errors import GameError
-from unstable_stream.games.thoughts import after_thoughts
-
-_ACTION = re.compile(r"\[\s*(\d+)\s*\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,67 +29,125 @@ class _BoardGame:
     size: int
     """Rows, and cells per row."""
 
+    def format(self, observation: str) -> str:
+        """Return the prompt of an observation: game and symbol, the rows, and ``move:``.
 
-_SIMPLETAK = _BoardGame(
+        Raises :class:`~unstable_stream.errors.GameError` if no own symbol or no board is found.
+        """
+        own = self.own_symbol.search(observation)
+        # An observation may hold earlier boards too: the last one is the present.
+        rows = self.row.findall(observation)[-self.size :]
+        cells = [[cell.strip() for cell in row.split("|")] for row in rows]
+        if own is None or len(cells) != self.size or any(len(row) != self.size for row in cells):
+            raise GameError(
+                f"no {self.size}x{self.size} {self.word} board with an own symbol in this observation: "
+                f"{observation[:200]!r}; use this template only for {self.word}-v0-train"
+            )
+        board = "\n".join(" ".join(row) for row in cells)
+        return f"{self.word} {own.group(1)}\n{board}\nmove:"
+
+
+format_simpletak_board: Final = _BoardGame(
     word="SimpleTak",
     own_symbol=re.compile(r"your stones appear as '([OX])'"),
     row=re.compile(r"^\|(.+)\|$", re.MULTILINE),
     size=4,
-)
-_TICTACTOE = _BoardGame(
+).format
+"""Returns the 19-word prompt of a 4x4 ``SimpleTak-v0-train`` observation: for example ``SimpleTak X``, four
+lines such as ``4 O 6 7``, and ``move:``."""
+
+format_tictactoe_board: Final = _BoardGame(
     word="TicTacToe",
     own_symbol=re.compile(r"you will be '([OX])'"),
     row=re.compile(r"^ ([OX\d] \| [OX\d] \| [OX\d]) ?$", re.MULTILINE),
     size=3,
+).format
+"""Returns the 12-word prompt of a ``TicTacToe-v0-train`` observation."""
+
+
+# -- Kuhn and Leduc poker: they look like the boards that the tiny player learned ---------------------
+#
+# The tiny player answers with a free cell of a board, which carries its number. So the numbers of the legal
+# moves are the free cells, and what the player knows is in the others, as ``O`` and ``X``: it answers legally
+# before it has learned anything of poker. Every prompt of a game has the same number of words.
+
+_PLAYER = re.compile(r"^Game: \w+\. You are player ([01])\.$", re.MULTILINE)
+_LINE = re.compile(
+    r"^(Your card|Public card|Moves so far|Moves of round [12]|Numbers of the moves): (.+)$", re.MULTILINE
 )
+_CARDS = "JQK"
 
 
-def format_simpletak_board(observation: str) -> str:
-    """Return the 19-word prompt of a 4x4 ``SimpleTak-v0-train`` observation.
+def format_kuhn_board(observation: str) -> str:
+    """Return the 12-word prompt of an ``openspiel:kuhn_poker`` observation.
 
-    For example ``SimpleTak X``, four lines such as ``4 O 6 7``, and ``move:``.
-
-    Raises :class:`~unstable_stream.errors.GameError` if no own symbol or no 4x4 board is found.
+    Cells 0 and 1 are the moves, 2 to 4 the card, 5 and 6 the first move played, 7 and 8 the second: ``X X``
+    for none, ``O X`` for Bet, ``X O`` for Pass. Raises :class:`~unstable_stream.errors.GameError` for other
+    games.
     """
-    return _format(_SIMPLETAK, observation)
+    seat, known = _read("kuhn_poker", observation, ("Your card", "Moves so far"))
+    marks = _card(known["Your card"])
+    for move in [*_moves(known["Moves so far"]), "", ""][:2]:
+        marks += [move == "Bet", move == "Pass"]
+    return _board("TicTacToe", seat, 3, _free(known, 2), marks)
 
 
-def format_tictactoe_board(observation: str) -> str:
-    """Return the 12-word prompt of a ``TicTacToe-v0-train`` observation.
+def format_leduc_board(observation: str) -> str:
+    """Return the 19-word prompt of an ``openspiel:leduc_poker`` observation.
 
-    Raises :class:`~unstable_stream.errors.GameError` if no own symbol or no 3x3 board is found.
+    Cells 0 to 2 are the moves, 3 to 5 the rank of the card, 6 to 8 that of the public card; then for each
+    round whether it began with a call, was raised, and was raised twice. The last cell says that the second
+    round has begun. Suits are left out: they change nothing. Raises
+    :class:`~unstable_stream.errors.GameError` for other games.
     """
-    return _format(_TICTACTOE, observation)
+    rounds = ("Moves of round 1", "Moves of round 2")
+    seat, known = _read("leduc_poker", observation, ("Your card", "Public card", *rounds))
+    public = _card(known["Public card"])
+    marks = [*_card(known["Your card"]), *public]
+    for name in rounds:
+        played = _moves(known[name])
+        raises = played.count("Raise")
+        marks += [played[:1] == ["Call"], raises > 0, raises > 1]
+    return _board("SimpleTak", seat, 4, _free(known, 3), [*marks, any(public)])
 
 
-def extract_cell(completion: str) -> tuple[str, dict[str, bool]]:
-    """Return the first bracketed cell after the thoughts, e.g. ``[5]``, and whether there was one.
-
-    Without one all that follows them is returned, stripped, and the environment decides.
-    """
-    answer = after_thoughts(completion)
-    match = _ACTION.search(answer)
-    if match is None:
-        return answer.strip(), {"correct_answer_format": False}
-    return f"[{match.group(1)}]", {"correct_answer_format": True}
-
-
-def _format(game: _BoardGame, observation: str) -> str:
-    own = game.own_symbol.search(observation)
-    # An observation may hold earlier boards too: the last one is the present.
-    rows = game.row.findall(observation)[-game.size :]
-    cells = [[cell.strip() for cell in row.split("|")] for row in rows]
-    if own is None or len(cells) != game.size or any(len(row) != game.size for row in cells):
+def _read(game: str, observation: str, wanted: Sequence[str]) -> tuple[int, dict[str, str]]:
+    """Return the seat, and the lines of an observation by what they begin with."""
+    known = dict(_LINE.findall(observation))
+    player = _PLAYER.search(observation)
+    complete = known.keys() >= {*wanted, "Numbers of the moves"}
+    if player is None or not complete or f"Game: {game}." not in observation:
         raise GameError(
-            f"no {game.size}x{game.size} {game.word} board with an own symbol in this observation: "
-            f"{observation[:200]!r}; use this template only for {game.word}-v0-train"
+            f"no turn of {game} in this observation: {observation[:200]!r}; use this template only for "
+            f"openspiel:{game}"
         )
-    board = "\n".join(" ".join(row) for row in cells)
-    return f"{game.word} {own.group(1)}\n{board}\nmove:"
+    return int(player.group(1)), known
 
 
-BOARD_TEMPLATES: dict[str, tuple[Callable[[str], str], Callable[[str], tuple[str, dict[str, bool]]]]] = {
-    "simpletak-board": (format_simpletak_board, extract_cell),
-    "tictactoe-board": (format_tictactoe_board, extract_cell),
+def _moves(listed: str) -> list[str]:
+    return [] if listed == "none" else listed.split(", ")
+
+
+def _card(name: str) -> list[bool]:
+    return [rank == name[:1] for rank in _CARDS]
+
+
+def _free(known: dict[str, str], cells: int) -> list[str]:
+    """Return the cells of the moves: the number of one that is legal, ``X`` for any other."""
+    legal = {part.partition(" = ")[0] for part in known["Numbers of the moves"].split("; ")}
+    return [str(cell) if str(cell) in legal else "X" for cell in range(cells)]
+
+
+def _board(word: str, seat: int, size: int, free: Sequence[str], marks: Sequence[bool]) -> str:
+    cells = [*free, *("O" if mark else "X" for mark in marks)]
+    rows = [" ".join(cells[start : start + size]) for start in range(0, size * size, size)]
+    return "\n".join([f"{word} {'OX'[seat]}", *rows, "move:"])
+
+
+BOARD_TEMPLATES: dict[str, Callable[[str], str]] = {
+    "simpletak-board": format_simpletak_board,
+    "tictactoe-board": format_tictactoe_board,
+    "kuhn-board": format_kuhn_board,
+    "leduc-board": format_leduc_board,
 }
-"""Template name -> (format, extract)."""
+"""Template name to the wording; :func:`~unstable_stream.games.templates.extract_cell` reads the answers."""

@@ -24,11 +24,12 @@ import importlib
 import importlib.util
 import inspect
 import math
+import re
+import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
@@ -37,9 +38,8 @@ from unstable_stream.events import storable_text, storable_values
 from unstable_stream.extensions import KINDS, Reference, build, entry_points_of, load
 from unstable_stream.extensions.build import refuse
 from unstable_stream.extensions.deferred_imports import deferring
-from unstable_stream.games.diagnosis import Diagnosis, diagnose
 from unstable_stream.games.isolation import PrivateRandomness
-from unstable_stream.games.rehearsal import Rehearsal, watch_state
+from unstable_stream.games.rehearsal import watch_state, would_accept
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,17 @@ class EnvironmentResult:
     """Seats that used up their invalid moves."""
 
 
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The reason and the remedy, for a person."""
+
+    kind: str
+    """``nltk-data``, ``python-3.12``, ``missing-files``, ``missing-package``, ``openrouter-key``,
+    ``player-count``, ``broken-wrapper`` or ``error``."""
+    reason: str
+    remedy: str
+
+
 class Environment:
     """One game of one environment."""
 
@@ -100,9 +111,6 @@ class Environment:
         self._randomness: PrivateRandomness | None = None
         self._observation: Observation | None = None
         self._invalid_reason: str | None = None
-        self._with_numpy = False
-        self._rehearsal: Rehearsal | None = None
-        """Of the present position, once a move was tried in it."""
 
     def reset(self, num_players: int, seed: int) -> None:
         """Begin the game. Once only: an environment object is never used for a second game.
@@ -121,9 +129,7 @@ class Environment:
                 load(_KIND, own, "env_id")  # imported outside: it may bind the functions of `random`
             else:
                 _prepare_module(entry_point)
-            with_numpy = own is not None or _uses_numpy(entry_point)
-            self._with_numpy = with_numpy
-            self._randomness = PrivateRandomness(seed, with_numpy=with_numpy)
+            self._randomness = PrivateRandomness(seed)
             with self._randomness:
                 self._env = _own_environment(own) if own else _textarena().make(self.env_id)
                 self._env.reset(num_players=num_players, seed=seed)
@@ -153,7 +159,6 @@ class Environment:
         if self._observation is None or self._randomness is None:
             raise GameError(f"{self._label}: no move is possible, the game has not begun or is over")
         self._invalid_reason = None
-        self._rehearsal = None
         try:
             with self._randomness:
                 done, info = self._env.step(action=action)
@@ -186,11 +191,7 @@ class Environment:
         if self._observation is None:
             raise GameError(f"{self._label}: no move is possible, the game has not begun or is over")
         try:
-            if self._rehearsal is None:
-                self._rehearsal = Rehearsal(
-                    self._env, num_players=self.num_players, with_numpy=self._with_numpy
-                )
-            return self._rehearsal.accepts(action)
+            return would_accept(self._env, action, self.num_players)
         except Exception as error:
             raise GameError(
                 f"{self._label}: cannot try {action[:200]!r} at turn {self.turn} on a copy: "
@@ -288,6 +289,61 @@ def probe(env_id: str) -> tuple[int | None, Diagnosis | None]:
     return None, found
 
 
+def diagnose(env_id: str, error: BaseException) -> Diagnosis:
+    """Explain the exception that making, resetting or first observing an environment raised."""
+    text = storable_text(str(error)).strip()
+    if isinstance(error, SyntaxError):
+        return Diagnosis(
+            "python-3.12",
+            f"its source uses syntax that Python {sys.version_info.major}.{sys.version_info.minor} does not "
+            f"accept ({error.msg})",
+            "run on Python 3.12, or choose another environment",
+        )
+    if isinstance(error, LookupError) and "nltk" in text.lower():
+        found = re.search(r"nltk\.download\('([^']+)'\)", text)
+        resource = found.group(1) if found else "all"
+        return Diagnosis(
+            "nltk-data",
+            f"it needs the nltk resource {resource!r}, which is not on this machine",
+            f"run: python -m nltk.downloader {resource}",
+        )
+    if "OPENROUTER_API_KEY" in text:
+        return Diagnosis(
+            "openrouter-key",
+            "it asks a language model on OpenRouter to judge or to answer",
+            "set OPENROUTER_API_KEY (the games are then neither offline nor reproducible)",
+        )
+    if isinstance(error, FileNotFoundError):
+        return Diagnosis(
+            "missing-files",
+            f"TextArena's package lacks a data file: {error.filename or text}",
+            "install TextArena from its source repository, or choose another environment",
+        )
+    if isinstance(error, ImportError):
+        return _diagnose_import(text)
+    if isinstance(error, AssertionError) and "player" in text.lower():
+        return Diagnosis("player-count", text, "change the number of players")
+    if "Missing required observation types" in text:
+        return Diagnosis(
+            "broken-wrapper",
+            "its observation wrapper expects a board that the environment never sends",
+            f"use {env_id.removesuffix('-train')!r}, which shows all messages",
+        )
+    return Diagnosis("error", f"{type(error).__name__}: {text[:300]}", "choose another environment")
+
+
+def _diagnose_import(text: str) -> Diagnosis:
+    missing = re.search(r"No module named '([^']+)'", text)
+    name = missing.group(1) if missing else text
+    if name.startswith("textarena"):
+        return Diagnosis(
+            "missing-files",
+            f"TextArena registers it but its package lacks the module {name}",
+            "install TextArena from its source repository, or choose another environment",
+        )
+    return Diagnosis("missing-package", f"it needs the package {name!r}", f"run: pip install {name}")
+
+
 # Two first: most are for two; then the smallest number an environment accepts.
 _PLAYER_COUNTS = (2, 1, 3, 4, 5, 6)
 _known_good: set[tuple[str, int]] = set()
@@ -361,14 +417,6 @@ def _prepare_module(entry_point: str) -> None:
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", SyntaxWarning)
         importlib.import_module(entry_point.partition(":")[0])
-
-
-@cache
-def _uses_numpy(entry_point: str) -> bool:
-    """Return whether a module beside the environment mentions numpy; its generator is then isolated too."""
-    module = importlib.import_module(entry_point.partition(":")[0])
-    folder = Path(inspect.getfile(module)).parent
-    return any("numpy" in path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py")))
 
 
 def _roles(role_mapping: Mapping[int, str], facts: list[dict[str, Any]]) -> dict[int, str]:

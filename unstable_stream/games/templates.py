@@ -1,10 +1,13 @@
 r"""Define prompt templates, each with the extraction of the action from the completion.
 
 A template turns an observation into the text a model is given, and a completion back into what the
-environment understands: the last ``\boxed{4}`` becomes ``[4]``. Thoughts are never searched for it
-(:mod:`~unstable_stream.games.thoughts`). To bring your own, write a function from
-observation to text, or a class with ``format`` and ``extract``, and name it where a template is named, e.g.
-``template = "path/to/file.py:mine"``. No wording assumes a number of players.
+environment understands: the last ``\boxed{4}`` becomes ``[4]``. Thoughts are never searched for it: they
+stand between ``<think>`` and ``</think>``, as of Qwen3 and DeepSeek R1, or the marks of others. The beginning
+is often part of the prompt, so an answer may have an end of thoughts alone.
+
+To bring your own, write a function from observation to text, or a class with ``format`` and ``extract``, and
+name it where a template is named, e.g. ``template = "path/to/file.py:mine"``. No wording assumes a number of
+players.
 """
 
 import re
@@ -17,8 +20,6 @@ from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import KINDS, Reference, build, entry_points_of
 from unstable_stream.extensions.build import refuse
 from unstable_stream.games.board_templates import BOARD_TEMPLATES
-from unstable_stream.games.poker_boards import POKER_BOARDS
-from unstable_stream.games.thoughts import after_thoughts
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,16 @@ def _extract_first_bracketed(completion: str) -> tuple[str, dict[str, bool]]:
     return _extracted(answer, found and found.group())
 
 
+def extract_cell(completion: str) -> tuple[str, dict[str, bool]]:
+    """Return the first bracketed cell after the thoughts, e.g. ``[5]``, and whether there was one.
+
+    Without one all that follows them is returned, stripped, and the environment decides.
+    """
+    answer = after_thoughts(completion)
+    match = _CELL.search(answer)
+    return _extracted(answer, match and f"[{match.group(1)}]")
+
+
 def _extracted(answer: str, action: str | None) -> tuple[str, dict[str, bool]]:
     return answer.strip() if action is None else action, {"correct_answer_format": action is not None}
 
@@ -71,6 +82,28 @@ def _extract_boxed_after_thought(completion: str) -> tuple[str, dict[str, bool]]
 
 _BRACE: Final = re.compile(r"\\boxed\{|\{|\}")
 _BRACKETS: Final = re.compile(r"\[[^\[\]\n]+\]")
+_CELL: Final = re.compile(r"\[\s*(\d+)\s*\]")
+_MARK: Final = re.compile(r"<(?P<end>/?)(?:think|thinking|thought|reasoning)>", re.IGNORECASE)
+
+
+def after_thoughts(text: str) -> str:
+    """Return what stands after the last thought, and before one that does not end.
+
+    Text without thoughts is returned as it is.
+    """
+    begin, end = 0, len(text)
+    for mark in _MARK.finditer(text):
+        if mark["end"]:
+            begin, end = mark.end(), len(text)
+        else:
+            end = min(end, mark.start())
+    return text[begin:end]
+
+
+def open_thought(prompt: str) -> str:
+    """Return the mark of a thought that the prompt leaves open; empty if it leaves none open."""
+    marks = list(_MARK.finditer(prompt))
+    return marks[-1].group() if marks and not marks[-1]["end"] else ""
 
 
 def _last_boxed(text: str) -> str | None:
@@ -184,7 +217,7 @@ TEMPLATES: Final[Mapping[str, PromptTemplate]] = {
         PromptTemplate("chat", _chat, extract_boxed, chat=True),
         # The observation and nothing else.
         PromptTemplate("observation", _verbatim, extract_bracketed),
-        *(PromptTemplate(name, *functions) for name, functions in (BOARD_TEMPLATES | POKER_BOARDS).items()),
+        *(PromptTemplate(name, wording, extract_cell) for name, wording in BOARD_TEMPLATES.items()),
     )
 }
 """Template name to template."""

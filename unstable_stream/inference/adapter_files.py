@@ -58,14 +58,18 @@ def check_target_modules(model_path: Path, targets: Sequence[str]) -> None:
         for name, shape in shapes.items()
         if name.endswith(".weight") and len(shape) == 2
     }
-    unknown = [
-        target for target in targets if not any(f".{layer}".endswith(f".{target}") for layer in layers)
-    ]
-    if layers and unknown:
-        known = {layer.rpartition(".")[2] for layer in layers.difference(heads_and_embeddings(layers))}
+    if layers:
+        refuse_unknown_targets(model_path, targets, layers.difference(heads_and_embeddings(layers)))
+
+
+def refuse_unknown_targets(model_path: Path | str, targets: Sequence[str], layers: Iterable[str]) -> None:
+    """Raise :class:`~unstable_stream.errors.ConfigError` if a target is the last part of no layer's name."""
+    names = [f".{layer}" for layer in layers]
+    if unknown := [target for target in targets if not any(name.endswith(f".{target}") for name in names)]:
+        known = sorted({name.rpartition(".")[2] for name in names})
         raise ConfigError(
             f"lora.target_modules names {', '.join(unknown)}, which {model_path} does not have: set "
-            f"lora.target_modules to some of its layers {', '.join(sorted(known))}"
+            f"lora.target_modules to some of its layers {', '.join(known)}"
         )
 
 

@@ -9,9 +9,9 @@ import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -44,34 +44,18 @@ _AT_ONCE: Final = 2
 class _Fetched:
     """An adapter that is fetched, or on its way."""
 
-    directory: "asyncio.Future[Path]" = field(init=False, repr=False)
+    opened: Future[tuple[ExitStack, Path]]
+    """Its directory, and what keeps that in the cache."""
     in_flight: int = 0
-    _held: ExitStack = field(default_factory=ExitStack, repr=False)
-    """Keeps the directory in the cache."""
-    _unwanted: bool = False
-    _guard: threading.Lock = field(default_factory=threading.Lock, repr=False)
-
-    def hold(self, opened: AbstractContextManager[Path]) -> Path:
-        """Open it and keep it open; called in the thread that fetches."""
-        with ExitStack() as entered:
-            directory = entered.enter_context(opened)
-            with self._guard:
-                if self._unwanted:
-                    raise StoreUnavailableError("given up: the engine has closed")
-                self._held = entered.pop_all()
-        return directory
-
-    def let_go(self) -> None:
-        """Let the cache have the directory, also one that is still on its way."""
-        with self._guard:
-            self._unwanted = True
-            self._held.close()
 
     @property
     def failed(self) -> bool:
         """True if there is nothing to wait for."""
-        found = self.directory
-        return found.done() and (found.cancelled() or found.exception() is not None)
+        return self.opened.done() and (self.opened.cancelled() or self.opened.exception() is not None)
+
+    def let_go(self) -> None:
+        """Let the cache have the directory, also one that is still on its way."""
+        self.opened.add_done_callback(lambda _: None if self.failed else self.opened.result()[0].close())
 
 
 class FetchingEngine:
@@ -140,7 +124,7 @@ class FetchingEngine:
         fetched.in_flight += 1
         try:
             # Shielded: others may wait for the same fetch when this caller is cancelled.
-            directory = await asyncio.shield(fetched.directory)
+            _, directory = await asyncio.shield(asyncio.wrap_future(fetched.opened))
             yield replace(adapter, path=str(directory))
         except (CheckpointError, ConfigError) as error:
             raise AdapterError(f"adapter {adapter.uid!r}: {error}") from error
@@ -151,20 +135,19 @@ class FetchingEngine:
             self._let_go()
 
     def _fetch(self, adapter: Adapter) -> _Fetched:
-        fetched = _Fetched()
+        def fetch() -> tuple[ExitStack, Path]:
+            with waiting_until(self._closing), ExitStack() as held:
+                opened = opened_checkpoint(adapter.path, adapter.sha256, cache=self._cache)
+                directory = held.enter_context(opened)
+                if self._closing.is_set():
+                    raise StoreUnavailableError("given up: the engine has closed")
+                return held.pop_all(), directory
 
-        def fetch() -> Path:
-            with waiting_until(self._closing):
-                return fetched.hold(opened_checkpoint(adapter.path, adapter.sha256, cache=self._cache))
-
-        fetched.directory = asyncio.get_running_loop().run_in_executor(self._threads, fetch)
-        return fetched
+        return _Fetched(self._threads.submit(fetch))
 
     def _let_go(self) -> None:
         idle = [
-            key
-            for key, fetched in self._fetched.items()
-            if not fetched.in_flight and fetched.directory.done()
+            key for key, fetched in self._fetched.items() if not fetched.in_flight and fetched.opened.done()
         ]
         for key in idle[: max(0, len(idle) - _KEPT_IDLE)]:
             self._fetched.pop(key).let_go()

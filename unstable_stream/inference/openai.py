@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from unstable_stream.errors import ConfigError, EngineError, EngineOverloadedError
-from unstable_stream.games.thoughts import after_thoughts
+from unstable_stream.games.templates import after_thoughts
 from unstable_stream.inference.engine import ChatReply, SamplingSettings
 
 if TYPE_CHECKING:

@@ -4,13 +4,12 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
 
 from unstable_stream.errors import EngineError
 from unstable_stream.events import storable_text
 from unstable_stream.events.seeds import derive_seed
 from unstable_stream.games.players import Move, SampledTokens, TurnContext
-from unstable_stream.games.thoughts import open_thought
+from unstable_stream.games.templates import PromptTemplate, open_thought
 from unstable_stream.inference.engine import (
     Adapter,
     ChatEngine,
@@ -19,21 +18,7 @@ from unstable_stream.inference.engine import (
     GenerationRequest,
     SamplingSettings,
 )
-from unstable_stream.inference.tokenizer import Tokenizer
-
-
-class Template(Protocol):
-    """A prompt template with the extraction of the action; see :mod:`~.games.templates`."""
-
-    @property
-    def chat(self) -> bool:
-        """``True`` if :meth:`format` gives a user message for the chat template, not a whole prompt."""
-
-    def format(self, observation: str, /) -> str:
-        """Return the prompt text."""
-
-    def extract(self, completion: str, /) -> tuple[str, dict[str, bool]]:
-        """Return the action and the format feedback."""
+from unstable_stream.inference.tokenizer import FileTokenizer
 
 
 class PolicyPlayer:
@@ -42,8 +27,8 @@ class PolicyPlayer:
     def __init__(
         self,
         engine: Engine,
-        tokenizer: Tokenizer,
-        template: Template,
+        tokenizer: FileTokenizer,
+        template: PromptTemplate,
         *,
         sampling: SamplingSettings | None = None,
         adapter: Adapter | None = None,
@@ -211,7 +196,7 @@ class ChatPlayer:
     """Plays one seat through a chat endpoint; recorded are the action and the answer's finish reason."""
 
     def __init__(
-        self, engine: ChatEngine, template: Template, sampling: SamplingSettings | None = None
+        self, engine: ChatEngine, template: PromptTemplate, sampling: SamplingSettings | None = None
     ) -> None:
         """Bind a seat to an endpoint; it applies its own chat template, so choose ours without markup."""
         self._engine = engine

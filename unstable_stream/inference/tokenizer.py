@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import jinja2
 import jinja2.ext
@@ -43,40 +43,8 @@ _TURN_ENDS: Final = (
 """Names of tokens that end a turn, where no chat template shows which one does."""
 
 
-class Tokenizer(Protocol):
-    """The part of a tokenizer that players use."""
-
-    @property
-    def eos_token_ids(self) -> frozenset[int]:
-        """Ids that end an answer of the model it belongs to, in every engine: see :func:`end_token_ids`."""
-
-    @property
-    def context_tokens(self) -> int | None:
-        """Most tokens the model was built for; ``None`` if its files do not say."""
-
-    @property
-    def vocabulary_size(self) -> int | None:
-        """Token ids are below it; ``None`` if the model's files do not say."""
-
-    def without_control_tokens(self, text: str) -> str:
-        """Return ``text`` so that none of it is encoded as a control token (``<|im_end|>``, ``<eos>``)."""
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a whole prompt, with whatever the model wants in front of one (``<bos>``)."""
-
-    def encode_chat(self, message: str) -> list[int]:
-        """Return the ids of one user message in the chat template, up to where the answer begins.
-
-        Raises:
-            ConfigError: The model has no chat template, or the template failed.
-        """
-
-    def decode(self, token_ids: Sequence[int], *, skip_special: bool = True) -> str:
-        """Return the text; without special tokens unless told otherwise."""
-
-
 class FileTokenizer:
-    """A :class:`Tokenizer` around ``tokenizers.Tokenizer``."""
+    """What players need of ``tokenizers.Tokenizer``, with the chat template of the model."""
 
     def __init__(
         self,
@@ -100,12 +68,15 @@ class FileTokenizer:
         self._special_tokens = dict(special_tokens)
         self._control = _control_tokens(backend)
         self._chat = None if chat_template is None else _compile(name, chat_template)
-        self.context_tokens = context_tokens(model_config, tokenizer_config)
-        self.vocabulary_size = vocabulary_size(model_config)
+        self.context_tokens: Final = context_tokens(model_config, tokenizer_config)
+        """Most tokens the model was built for; ``None`` if its files do not say."""
+        self.vocabulary_size: Final = vocabulary_size(model_config)
+        """Token ids are below it; ``None`` if the model's files do not say."""
         ends = _config_ends(model_config, generation_config) | self._own_ends(tokenizer_config or {})
-        self.eos_token_ids = frozenset(
+        self.eos_token_ids: Final = frozenset(
             token for token in ends if self.vocabulary_size is None or token < self.vocabulary_size
         )
+        """Ids that end an answer of the model, in every engine: see :func:`end_token_ids`."""
 
     def check_vocabulary(self) -> None:
         """Check that what text is encoded to are tokens of the model; control tokens may be more than it has.
@@ -157,7 +128,11 @@ class FileTokenizer:
         return list(self._backend.encode(text, add_special_tokens=False).ids)
 
     def encode_chat(self, message: str) -> list[int]:
-        """Return the ids of one user message in the chat template, up to where the answer begins."""
+        """Return the ids of one user message in the chat template, up to where the answer begins.
+
+        Raises:
+            ConfigError: The model has no chat template, or the template failed.
+        """
         if self._chat is None:
             raise ConfigError(
                 f"{self._name} has no chat template; choose a prompt template that writes the markup itself "

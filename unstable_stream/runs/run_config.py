@@ -11,7 +11,7 @@ from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import KINDS, Reference, is_extension
 from unstable_stream.extensions.sections import Choice, ConfigSection, ExtensionConfig, Named, as_table
 from unstable_stream.inference.adapter_files import heads_and_embeddings
-from unstable_stream.inference.vllm.limits import VLLM_LORA_RANKS, check_extra_engine_args
+from unstable_stream.inference.vllm.client import VLLM_LORA_RANKS, check_extra_engine_args
 from unstable_stream.log.stores.address import IN_THIS_PROCESS, LONGEST_NAME, path_part
 from unstable_stream.runs.engine_sections import (
     EngineConfig,

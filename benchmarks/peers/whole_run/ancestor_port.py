@@ -31,7 +31,8 @@ import textarena
 import unstable
 
 from benchmarks.peers.whole_run.work import KV_CACHE_GB, tell
-from unstable_stream.games.board_templates import extract_cell, format_simpletak_board
+from unstable_stream.games.board_templates import format_simpletak_board
+from unstable_stream.games.templates import extract_cell
 
 MARKS = "UNSTABLE_STREAM_PEER_MARKS"
 """Environment variable that tells its actors where to tell."""

@@ -1,47 +1,20 @@
 """Games counted into the metrics of an update."""
 
-import msgspec
+from typing import Any
 
 from tests.builders import made
 from unstable_stream.algorithms.collapse import GameTally
-from unstable_stream.events import GameOutcome, SeatResult, game_id
+from unstable_stream.events import GameOutcome, SeatResult
 
 
-def seat(
-    number: int, uid: str, reward: float, *, trained: bool = False, turns: int = 3, invalid_moves: int = 0
-) -> SeatResult:
-    return SeatResult(
-        seat=number,
-        model_uid=uid,
-        kind="checkpoint" if uid.startswith("ckpt") else "scripted",
-        reward=reward,
-        rank=int(reward < 0),
-        trained=trained,
-        turns=turns,
-        invalid_moves=invalid_moves,
-    )
+def seat(number: int, uid: str, reward: float, **fields: Any) -> SeatResult:
+    kind = "checkpoint" if uid.startswith("ckpt") else "scripted"
+    named = {"seat": number, "model_uid": uid, "reward": reward, "kind": kind, "turns": 3}
+    return made(SeatResult, **named | fields)
 
 
-def outcome(
-    *seats: SeatResult,
-    evaluated: str | None = None,
-    unparsed: dict[int, int] | None = None,
-    invalid_seat: int | None = None,
-) -> GameOutcome:
-    game = game_id("run", "train", 0)
-    return made(
-        GameOutcome,
-        run_id="run",
-        game_id=game,
-        split="eval" if evaluated else "train",
-        env_id="Tak",
-        seed=1,
-        seats=seats,
-        reason="win",
-        evaluated_uid=evaluated,
-        unparsed=unparsed or {},
-        invalid_seat=invalid_seat,
-    )
+def outcome(*seats: SeatResult, **fields: Any) -> GameOutcome:
+    return made(GameOutcome, run_id="run", env_id="Tak", seats=seats, **fields)
 
 
 def test_mirror_fixed_and_evaluation_games() -> None:
@@ -57,7 +30,7 @@ def test_mirror_fixed_and_evaluation_games() -> None:
     )
     tally.add(outcome(seat(0, "random-legal", 1.0, turns=9), seat(1, new, -1.0, trained=True, turns=2)))
     lost = seat(1, "random-legal", -1.0, turns=9)
-    tally.add(outcome(seat(0, old, 1.0, turns=1), lost, evaluated=old, invalid_seat=1))  # not ours
+    tally.add(outcome(seat(0, old, 1.0, turns=1), lost, evaluated_uid=old, invalid_seat=1))  # not ours
     tally.add(outcome(seat(0, new, 1.0, trained=True, turns=0), seat(1, old, -1.0, turns=9)))  # a past self
     assert tally.take() == {
         "finished_games": 4.0,
@@ -77,20 +50,14 @@ def test_mirror_fixed_and_evaluation_games() -> None:
 
 
 def test_a_partner_of_another_model_is_no_opponent() -> None:
-    def of_team(team: int, played: SeatResult) -> SeatResult:
-        return msgspec.structs.replace(played, team=team)
-
     tally = GameTally("clues")
     clues, guesses = "ckpt-clues-000002", "ckpt-guesses-000002"
-    ours = (of_team(0, seat(0, clues, 1.0, trained=True)), of_team(0, seat(1, guesses, 1.0, trained=True)))
-    fixed = (of_team(1, seat(2, "random-legal", -1.0)), of_team(1, seat(3, "random-legal", -1.0)))
+    ours = [seat(number, uid, 1.0, trained=True, team=0) for number, uid in enumerate((clues, guesses))]
+    fixed = [seat(number, "random-legal", -1.0, team=1) for number in (2, 3)]
     tally.add(outcome(*ours, *fixed))
     met = tally.take()
     assert (met["fixed_games"], met["fixed_wins/Tak/random-legal"]) == (1.0, 1.0)
-    theirs = (
-        of_team(1, seat(2, clues, -1.0, trained=True)),
-        of_team(1, seat(3, guesses, -1.0, trained=True)),
-    )
+    theirs = [seat(number, uid, -1.0, trained=True, team=1) for number, uid in ((2, clues), (3, guesses))]
     tally.add(outcome(*ours, *theirs))
     alone = {"finished_games": 1.0, "invalid_game_fraction": 0.0, "game_turns": 6.0, "legal_fraction": 1.0}
     assert tally.take() == alone, "two models are no mirror"

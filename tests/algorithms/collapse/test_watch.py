@@ -49,21 +49,8 @@ def test_certain_while_games_are_lost() -> None:
     assert sign.text == "the entropy is 0.004 nats, below 0.03, while games are lost"
 
 
-def test_certain_and_winning_is_mastery() -> None:
-    assert not watch(falling(2.0, 1.0, 0.05, *[0.01] * 9, **fixed(95, 5)))
-
-
 def test_in_mirror_self_play_alone_somebody_always_loses() -> None:
     assert [sign.rule for sign in watch(falling(2.0, *[0.01] * 4))] == ["certain"]
-
-
-def test_a_task_that_is_certain_by_nature_does_not_warn() -> None:
-    """Most tokens of a long answer are certain: the entropy must have fallen to a tenth, too."""
-    assert not watch(falling(0.05, *[0.02] * 30))
-
-
-def test_two_updates_are_noise() -> None:
-    assert not watch(falling(2.0, 0.01, 0.01, 1.0, 0.01, 0.01, 1.0))
 
 
 def test_a_rule_warns_again_only_after_a_recovery() -> None:
@@ -85,11 +72,6 @@ def test_a_policy_that_cannot_play_is_named_at_the_first_update_and_once() -> No
     (sign,) = watch(invalid(0.975, 1.0, 1.0, 0.96, 1.0))
     assert (sign.rule, sign.update, sign.began) == ("unplayable", 1, 1)
     assert sign.text == "98% of the games ended by an invalid or unreadable answer of the policy"
-
-
-def test_a_policy_that_plays_some_games_and_few_games_do_not_warn() -> None:
-    assert not watch(invalid(0.9, 0.94, 0.9))
-    assert not watch(invalid(1.0, 1.0, games=15))
 
 
 # -- shares of answers -------------------------------------------------------------------------
@@ -121,10 +103,6 @@ def test_learning_and_noise_are_no_collapse() -> None:
     assert not watch(shares("legal_fraction", noisy.tolist(), turns=200))
 
 
-def test_a_fall_in_few_turns_is_not_significant() -> None:
-    assert not watch(shares("legal_fraction", [1.0, 1.0, 1.0, 0.8, 0.8, 0.8, 0.8, 0.8], turns=10))
-
-
 # -- results -----------------------------------------------------------------------------------
 
 
@@ -154,14 +132,6 @@ def test_a_result_that_only_wobbles_does_not_warn() -> None:
         assert not watch([fixed(int(win), 0, 64) for win in wins]), seed
 
 
-def test_each_opponent_is_watched_alone() -> None:
-    """The mixture changes from a weak opponent to a strong one; against neither does the result change."""
-    strong = "SimpleTak-v0-train/perfect"
-    weak_games = [fixed(90, 10)] * 5
-    strong_games = [{f"fixed_games/{strong}": 100.0, f"fixed_wins/{strong}": 5.0}] * 5
-    assert not watch([*weak_games, *strong_games])
-
-
 # -- divergence --------------------------------------------------------------------------------
 
 
@@ -172,11 +142,29 @@ def test_the_divergence_jumps() -> None:
     assert (sign.rule, sign.update, sign.began) == ("divergence", 41, 36)
 
 
-def test_a_divergence_that_grows_steadily_or_spikes_once_does_not_warn() -> None:
-    assert not watch({"kl_to_base": 0.02 * update} for update in range(200))
-    spiked = [0.5] * 12 + [40.0] + [0.5] * 12
-    assert not watch({"kl_to_base": value} for value in spiked)
+# -- no collapse -------------------------------------------------------------------------------
+
+STRONG = "SimpleTak-v0-train/perfect"
 
 
-def test_updates_without_numbers_say_nothing() -> None:
-    assert not watch([{"completion_tokens": 0.0}] * 20)
+@pytest.mark.parametrize(
+    "series",
+    [
+        pytest.param(falling(2.0, 1.0, 0.05, *[0.01] * 9, **fixed(95, 5)), id="certain, and it wins"),
+        # Most tokens of a long answer are certain: the entropy must have fallen to a tenth, too.
+        pytest.param(falling(0.05, *[0.02] * 30), id="a task that is certain by nature"),
+        pytest.param(falling(2.0, 0.01, 0.01, 1.0, 0.01, 0.01, 1.0), id="two updates are noise"),
+        pytest.param(invalid(0.9, 0.94, 0.9), id="it plays some games"),
+        pytest.param(invalid(1.0, 1.0, games=15), id="few games"),
+        pytest.param(shares("legal_fraction", [1.0] * 3 + [0.8] * 5, turns=10), id="few turns"),
+        pytest.param(
+            [fixed(90, 10)] * 5 + [{f"fixed_games/{STRONG}": 100.0, f"fixed_wins/{STRONG}": 5.0}] * 5,
+            id="a strong opponent in place of a weak one",
+        ),
+        pytest.param([{"kl_to_base": 0.02 * update} for update in range(200)], id="it diverges steadily"),
+        pytest.param([{"kl_to_base": 0.5 + 39.5 * (at == 12)} for at in range(25)], id="one spike"),
+        pytest.param([{"completion_tokens": 0.0}] * 20, id="updates without numbers"),
+    ],
+)
+def test_what_is_no_collapse_does_not_warn(series: list[dict[str, float]]) -> None:
+    assert not watch(series)

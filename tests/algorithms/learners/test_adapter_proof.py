@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from tests.algorithms.learners.conftest import Learner, MakeLearner
 from tests.algorithms.learners.samples import make_samples
 from unstable_stream.algorithms import TrainingSample
-from unstable_stream.algorithms.learners.probe import choose_tokens
+from unstable_stream.algorithms.learners.standard_learner import choose_tokens
 from unstable_stream.errors import AdapterError
 from unstable_stream.events import AdapterProbe, ProbeSequence, pack_floats, pack_tokens, unpack_floats
 from unstable_stream.inference.adapter_proof import AdapterProver, proof_tolerance

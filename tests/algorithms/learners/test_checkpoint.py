@@ -59,6 +59,16 @@ def train(learner: Learner, first: int, last: int) -> None:
         learner.update(make_samples(10, seed=number), number)
 
 
+def logits_of(model: Any) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = model.eval()(torch.tensor([[3, 1, 4, 1, 5]])).logits
+    return found
+
+
+def plain_model(path: Path | str) -> Any:
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+
+
 def curve_learner(model: str, parameters: str, root: Path | str) -> Learner:
     # With the base model's own parameters trained there is none left to compare with.
     algorithm = Reinforce(**(ALGORITHM | ({"kl_coef": 0.0} if parameters == "all" else {})))
@@ -131,13 +141,9 @@ def test_a_checkpoint_of_all_parameters_is_a_model_of_its_own(
     info = learner.save()
     weights = Path(info.path, "model.safetensors")
     assert info.size_bytes == weights.stat().st_size
-    tokens = torch.tensor([[3, 1, 4, 1, 5]])
-    with torch.no_grad():
-        expected = learner.policy.model.eval()(tokens).logits
-        plain = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)(tokens).logits
-        found = AutoModelForCausalLM.from_pretrained(info.path, dtype=torch.float32)(tokens).logits
-    torch.testing.assert_close(found, expected)
-    assert (expected - plain).abs().max() > 0.01
+    expected = logits_of(learner.policy.model)
+    torch.testing.assert_close(logits_of(plain_model(info.path)), expected)
+    assert (expected - logits_of(plain_model(tiny_model))).abs().max() > 0.01
     words = AutoTokenizer.from_pretrained(tiny_model)
     assert AutoTokenizer.from_pretrained(info.path).get_vocab() == words.get_vocab()
     state = make_learner(parameters="all").load(info.path, info.sha256)
@@ -150,16 +156,11 @@ def test_adapter_loads_in_peft_and_as_a_start(make_learner: MakeLearner, tiny_mo
     learner = make_learner()
     train(learner, 1, 2)
     info = learner.save(full=False)
-    tokens = torch.tensor([[3, 1, 4, 1, 5]])
-    with torch.no_grad():
-        expected = learner.policy.model.eval()(tokens).logits
-        base = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
-        plain = base(tokens).logits
-        found = peft.PeftModel.from_pretrained(base, info.path)(tokens).logits
-        started = make_learner(initial_lora_path=info.path).policy.model.eval()(tokens).logits
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(started, expected)
-    assert (expected - plain).abs().max() > 0.01
+    expected = logits_of(learner.policy.model)
+    assert (expected - logits_of(plain_model(tiny_model))).abs().max() > 0.01
+    in_peft = peft.PeftModel.from_pretrained(plain_model(tiny_model), info.path)
+    for model in (in_peft, make_learner(initial_lora_path=info.path).policy.model):
+        torch.testing.assert_close(logits_of(model), expected)
 
 
 def test_adapter_of_another_shape_is_refused(make_learner: MakeLearner) -> None:

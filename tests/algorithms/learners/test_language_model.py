@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 import transformers
 
-from unstable_stream.algorithms.learners.language_model import language_model_class
+from unstable_stream.algorithms.learners.base_model import language_model_class
 from unstable_stream.algorithms.learners.lora import (
     LoraSettings,
     adapter_config,

@@ -85,12 +85,18 @@ def test_a_run_may_change_between_algorithms_with_a_critic_and_without(make_lear
     train(again, 3, 3)
 
 
-class OtherCritic(A2C):
-    """A critic of another shape."""
+class DrawnCritic(A2C):
+    """A critic with PyTorch's own initialisation, and any number of outputs."""
+
+    outputs = 1
 
     def initialize(self, model: torch.nn.Module, *, device: torch.device, **limits: Any) -> None:
         super().initialize(model, device=device, **limits)
-        self.critic = torch.nn.Linear(self.hidden_size, 2)
+        self.critic = torch.nn.Linear(self.hidden_size, self.outputs)
+
+
+class OtherCritic(DrawnCritic):
+    outputs = 2
 
 
 def test_networks_of_another_shape_are_refused(make_learner: MakeLearner) -> None:
@@ -164,14 +170,6 @@ def test_later_passes_move_the_policy_further_until_the_clip_holds_it(make_learn
     clipped = divergence(epochs=8, clip_low=0.05, clip_high=0.05)
     assert often > 1.5 * once
     assert clipped < often
-
-
-class DrawnCritic(A2C):
-    """A critic with PyTorch's own initialisation."""
-
-    def initialize(self, model: torch.nn.Module, *, device: torch.device, **limits: Any) -> None:
-        super().initialize(model, device=device, **limits)
-        self.critic = torch.nn.Linear(self.hidden_size, 1)
 
 
 def test_a_network_that_is_drawn_depends_on_the_seed_alone(make_learner: MakeLearner) -> None:

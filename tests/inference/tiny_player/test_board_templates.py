@@ -6,10 +6,10 @@ import textarena as ta
 from unstable_stream.errors import GameError
 from unstable_stream.games.board_templates import (
     BOARD_TEMPLATES,
-    extract_cell,
     format_simpletak_board,
     format_tictactoe_board,
 )
+from unstable_stream.games.templates import extract_cell
 
 
 def observations(env_id: str, actions: list[str]) -> list[tuple[int, str]]:
@@ -50,7 +50,7 @@ def test_the_last_board_is_the_present_one() -> None:
     [("simpletak-board", "TicTacToe-v0-train"), ("tictactoe-board", "SimpleTak-v0-train")],
 )
 def test_another_games_observation_is_refused(template: str, env_id: str) -> None:
-    to_prompt, _ = BOARD_TEMPLATES[template]
+    to_prompt = BOARD_TEMPLATES[template]
     [(_, observation)] = observations(env_id, [])
     with pytest.raises(GameError, match="use this template only for"):
         to_prompt(observation)

@@ -11,7 +11,7 @@ import pytest
 from safetensors import safe_open
 
 from unstable_stream.errors import ConfigError
-from unstable_stream.inference.model_shape import ModelShape, read_shape
+from unstable_stream.inference.model_config import ModelShape, read_shape
 from unstable_stream.inference.tiny_player import tiny_player_path
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.placement import Machine

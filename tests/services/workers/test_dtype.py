@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from unstable_stream.algorithms.learners.faster_dtype import bfloat16_speed
+from unstable_stream.algorithms.learners.hardware import bfloat16_speed
 from unstable_stream.inference.tiny_player import tiny_player_path
 from unstable_stream.services.workers.checkpoint_home import DirectoryHome
 from unstable_stream.services.workers.dtype import fastest_on_cpu, kept
@@ -35,7 +35,7 @@ def test_a_run_from_before_there_was_a_choice_goes_on_in_float32(tmp_path: Path)
 
 
 def test_a_tiny_or_unknown_model_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unstable_stream.algorithms.learners.faster_dtype.bfloat16_speed", never)
+    monkeypatch.setattr("unstable_stream.algorithms.learners.hardware.bfloat16_speed", never)
     assert fastest_on_cpu("engine 0", str(tiny_player_path()), rows=32, num_threads=1) == "float32"
     assert fastest_on_cpu("engine 0", str(tmp_path), rows=32, num_threads=1) == "float32"
 
@@ -54,7 +54,7 @@ def test_bfloat16_must_be_clearly_faster(
         asked.append(settings)
         return speed
 
-    monkeypatch.setattr("unstable_stream.algorithms.learners.faster_dtype.bfloat16_speed", measured)
+    monkeypatch.setattr("unstable_stream.algorithms.learners.hardware.bfloat16_speed", measured)
     assert fastest_on_cpu("learner", str(tmp_path), rows=256, num_threads=2, backward=True) == expected
     assert asked == [{"rows": 256, "num_threads": 2, "backward": True}]
 

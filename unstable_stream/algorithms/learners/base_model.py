@@ -1,16 +1,20 @@
-"""Load the model that training begins with, as engines compute it, and weights into a policy; merge both."""
+"""Load the model that training begins with, as engines compute it, and weights into a policy; merge both.
+
+Models that also take images or sound have encoders for these beside their language model. Text never reaches
+those, so nothing there is trained or adapted.
+"""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 import transformers
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
-from unstable_stream.algorithms.learners.language_model import language_model_class
 from unstable_stream.errors import LearnerError
 from unstable_stream.extensions.deferred_imports import deferring
 
@@ -30,7 +34,7 @@ def load_base_model(model_name: str, dtype: torch.dtype) -> Any:  # a transforme
     try:
         config = transformers.AutoConfig.from_pretrained(model_name)
         _switch_noise_off(config)
-        with _no_progress_bar():
+        with no_progress_bar():
             loads = language_model_class(config)
             model = loads.from_pretrained(model_name, config=config, dtype=dtype)
     except (OSError, ValueError) as error:
@@ -40,6 +44,40 @@ def load_base_model(model_name: str, dtype: torch.dtype) -> Any:  # a transforme
         ) from error
     _check_same_in_training(model)
     return model
+
+
+def language_model_class(config: Any) -> Any:  # transformers publishes no types
+    """Return the class that loads a model of this configuration as one that writes text.
+
+    Raises:
+        ValueError: transformers knows none.
+    """
+    for mapping, loads in (
+        (transformers.MODEL_FOR_CAUSAL_LM_MAPPING, transformers.AutoModelForCausalLM),
+        (transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, transformers.AutoModelForImageTextToText),
+    ):
+        if type(config) in mapping and not getattr(config, "is_encoder_decoder", False):
+            return loads
+    raise ValueError(f"a model of the type {config.model_type!r} does not write text token by token")
+
+
+def linear_layers(model: Any, *, outside: bool = False) -> list[str]:  # a transformers model
+    """Return the names of the linear layers of the language model, without the output head; or of those
+    ``outside`` of it, which text does not reach.
+    """
+    within = set(model.get_decoder().modules())
+    return [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | Conv1D)
+        and module is not model.get_output_embeddings()
+        and (module in within) is not outside
+    ]
+
+
+def layers_named(layers: Sequence[str], targets: Sequence[str]) -> list[str]:
+    """Return the layers that the last parts of their names stand for, as PEFT has it."""
+    return [name for name in layers if any(f".{name}".endswith(f".{target}") for target in targets)]
 
 
 def copy_weights(
@@ -90,7 +128,7 @@ def _check_same_in_training(model: Any) -> None:  # a transformers model
 
 
 @contextlib.contextmanager
-def _no_progress_bar() -> Iterator[None]:
+def no_progress_bar() -> Iterator[None]:
     """Silence the progress bars of transformers in the terminal or notebook."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
@@ -117,7 +155,7 @@ def merge_adapter(model_path: Path | str, adapter: Path, target: Path) -> None:
     """
     import peft  # takes a moment, and training does not need it
 
-    with _no_progress_bar():
+    with no_progress_bar():
         try:
             # The configuration is that of the base model as it is, its dropout included: others may train on.
             config = transformers.AutoConfig.from_pretrained(model_path)

@@ -13,8 +13,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers.pytorch_utils import Conv1D
 
-from unstable_stream.algorithms.learners.base_model import copy_weights, load_base_model
-from unstable_stream.algorithms.learners.language_model import layers_named, linear_layers
+from unstable_stream.algorithms.learners.base_model import (
+    copy_weights,
+    layers_named,
+    linear_layers,
+    load_base_model,
+)
 from unstable_stream.errors import LearnerError
 from unstable_stream.log.stores.adapter_format import (
     CONFIG_FILE,
@@ -87,9 +91,7 @@ def build_policy(
 
 
 def _targets(model: Any, model_name: str, settings: LoraSettings) -> list[str]:  # a transformers model
-    """Return the names of the layers that are adapted, all of the language model: see
-    :mod:`unstable_stream.algorithms.learners.language_model`.
-    """
+    """Return the names of the layers that are adapted, all of the language model."""
     there = linear_layers(model)
     found = {target: layers_named(there, [target]) for target in settings.target_modules}
     if missing := [target for target, names in found.items() if not names]:

@@ -10,9 +10,11 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from unstable_stream.algorithms import BaseAlgo
 from unstable_stream.algorithms.learners.checkpoint import (
@@ -23,15 +25,23 @@ from unstable_stream.algorithms.learners.checkpoint import (
     save_checkpoint,
     weight_file_content,
 )
-from unstable_stream.algorithms.learners.computed_with import computed_with
+from unstable_stream.algorithms.learners.hardware import computed_with
 from unstable_stream.algorithms.learners.policy import Policy
-from unstable_stream.algorithms.learners.probe import AdapterProber, Tokens, choose_tokens
 from unstable_stream.algorithms.learners.rank import Rank
 from unstable_stream.algorithms.learners.settings import LearnerSettings, UpdateResult
 from unstable_stream.algorithms.learners.training import NotFiniteError, Training
 from unstable_stream.algorithms.update_decisions import Admission, TrainingSample
 from unstable_stream.errors import CheckpointError, LearnerError
-from unstable_stream.events import AdapterProbe, checkpoint_uid
+from unstable_stream.events import AdapterProbe, ProbeSequence, checkpoint_uid, pack_floats, pack_tokens
+
+_SEQUENCES: Final = 4
+_TOKENS: Final = 32
+_SCORED_TOKENS: Final = 8
+"""vLLM computes what is before a scored token once for each of them: at most 1,000 tokens in all."""
+_FIRST_TOKEN: Final = 1
+
+_Tokens: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+"""Token ids of a prompt and of its completion."""
 
 
 class StandardLearner:
@@ -81,9 +91,7 @@ class StandardLearner:
         self.training = Training(
             self.policy.model, algorithm, settings, self._rank, device=self.device, lower=lower
         )
-        with self.training.autocast():
-            self._prober = AdapterProber(self.policy.model)
-        self._probe_tokens: list[Tokens] = []
+        self._probe_tokens: list[_Tokens] = []
         self._step = 0
         self._samples_seen = 0
         self._broken: str | None = None
@@ -239,18 +247,68 @@ class StandardLearner:
         )
 
     def probe(self) -> AdapterProbe:
-        """Return what an engine must reproduce before it plays with the present adapter.
+        """Return what an engine must reproduce before it plays with the present adapter: a few sequences as
+        the policy scores them, with and without it (:mod:`unstable_stream.inference.adapter_proof`).
 
-        Its sequences are from the last batch; before any update, the policy's own most probable one.
+        They are from the last batch; before any update, the policy's own most probable one.
         """
         self._check_usable()
-        with self.training.autocast():
-            return self._prober.measure(self._probe_tokens)
+        with self.training.evaluating(), torch.no_grad():
+            sequences = self._probe_tokens or [self._greedy()]
+            logprobs = self._score(sequences)
+            with self.algorithm.without_adapter():
+                base_logprobs = self._score(sequences)
+        return AdapterProbe(
+            dtype=self._dtype,
+            sequences=tuple(
+                ProbeSequence(
+                    prompt_token_ids=pack_tokens(prompt),
+                    completion_token_ids=pack_tokens(completion),
+                    logprobs=pack_floats(scores),
+                    base_logprobs=pack_floats(base_scores),
+                )
+                for (prompt, completion), scores, base_scores in zip(
+                    sequences, logprobs, base_logprobs, strict=True
+                )
+            ),
+        )
+
+    def _score(self, sequences: Sequence[_Tokens]) -> list[NDArray[np.float32]]:
+        """Return the log-probabilities of each completion, at temperature 1."""
+        width = max(len(prompt) + len(completion) for prompt, completion in sequences) - 1
+        rows = [[*prompt, *completion[:-1]] for prompt, completion in sequences]
+        positions = [
+            row * width + len(prompt) - 1 + place
+            for row, (prompt, completion) in enumerate(sequences)
+            for place in range(len(completion))
+        ]
+        targets = [token for _, completion in sequences for token in completion]
+        scores, _ = self.algorithm.scorer(
+            torch.tensor([row + [0] * (width - len(row)) for row in rows], device=self.device),
+            torch.tensor(positions, device=self.device),
+            torch.tensor(targets, device=self.device),
+            torch.ones(len(targets), device=self.device),
+        )
+        ends = np.cumsum([len(completion) for _, completion in sequences])
+        return np.split(scores.cpu().numpy(), ends[:-1])
+
+    def _greedy(self) -> _Tokens:
+        """Return what the policy says after one token: probable tokens have little rounding noise."""
+        tokens = [_FIRST_TOKEN]
+        for _ in range(_SCORED_TOKENS):
+            ids = torch.tensor([tokens], device=self.device)
+            logits = self.policy.model(input_ids=ids, use_cache=False).logits
+            tokens.append(int(logits[0, -1].argmax()))
+        return tuple(tokens[:1]), tuple(tokens[1:])
+
+    @property
+    def _dtype(self) -> str:
+        """The numbers that activations are computed in."""
+        return "bfloat16" if self.training.lower else "float32"
 
     def computed_with(self) -> dict[str, str]:
         """Return what decides on the last bits of an update, by name; call it in the thread that updates."""
-        dtype = "bfloat16" if self.training.lower else "float32"
-        return {**computed_with(self.device, dtype), "learners": str(self._rank.count)}
+        return {**computed_with(self.device, self._dtype), "learners": str(self._rank.count)}
 
     def weights_sha256(self) -> str:
         """Return the digest that the weight file of a checkpoint would have now."""
@@ -296,3 +354,20 @@ class StandardLearner:
     def _check_usable(self) -> None:
         if self._broken is not None:
             raise LearnerError(f"this learner stopped and needs a checkpoint loaded: {self._broken}")
+
+
+def choose_tokens(samples: Sequence[TrainingSample]) -> list[_Tokens]:
+    """Take a few of a batch's samples: the end of each prompt and the beginning of its completion.
+
+    Where completions are short, the last tokens of the prompt are scored like the completion's. Four tokens
+    alone would say little: in a run with one-token answers bfloat16 moved one of them by a nat.
+    """
+    whole = [sample for sample in samples if len(sample.completion_token_ids)]
+    return [_end_of(sample) for sample in whole[:: max(1, len(whole) // _SEQUENCES)][:_SEQUENCES]]
+
+
+def _end_of(sample: TrainingSample) -> _Tokens:
+    completion = sample.completion_token_ids[:_SCORED_TOKENS].tolist()
+    tokens = (*sample.prompt_token_ids[len(completion) - _TOKENS :].tolist(), *completion)
+    scored = min(_SCORED_TOKENS, len(tokens) - 1)
+    return tokens[:-scored], tokens[-scored:]

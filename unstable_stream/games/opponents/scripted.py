@@ -2,7 +2,7 @@
 
 Those that are known by name choose by the observation text and the turn's seed alone, like any player. Where
 the text does not show what is legal, they try moves on a copy of the game and learn nothing from it but legal
-or not (:mod:`~unstable_stream.games.opponents.trying`). ``perfect`` is reserved for games that are solved;
+or not (:mod:`~unstable_stream.games.opponents.grammars`). ``perfect`` is reserved for games that are solved;
 ``minimax-N`` looks N moves ahead. Any other is an extension: a function from observation (or
 :class:`TurnContext`) to action text, or a class with ``move(turn)``, of which each game gets an instance of
 its own.
@@ -20,8 +20,7 @@ from unstable_stream.errors import ConfigError, GameError
 from unstable_stream.extensions import KINDS, Reference, build, entry_points_of
 from unstable_stream.extensions.build import refuse
 from unstable_stream.games.opponents import legal_moves, search
-from unstable_stream.games.opponents.grammars import GRAMMARS
-from unstable_stream.games.opponents.trying import first_legal, random_legal
+from unstable_stream.games.opponents.grammars import GRAMMARS, first_legal, random_legal
 from unstable_stream.games.players import Move, Player, TurnContext
 
 Candidates: TypeAlias = Callable[[TurnContext], list[str]]

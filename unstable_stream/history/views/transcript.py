@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unstable_stream.archive.read import query
 from unstable_stream.errors import ArchiveError
-from unstable_stream.inference.token_texts import token_texts, tokenizer_on_disk
+from unstable_stream.inference.base_model import token_texts, tokenizer_on_disk
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 
 if TYPE_CHECKING:

@@ -28,10 +28,8 @@ from unstable_stream.inference.engine import (
     EngineStats,
     GenerationRequest,
     SamplingSettings,
-    Tokens,
-)
-from unstable_stream.inference.generation import (
     Throughput,
+    Tokens,
     check_request,
     check_tokens,
     diverged,
@@ -115,16 +113,8 @@ class TransformersEngine:
                 half of what is free after loading for the key/value store.
 
         Raises:
-            ConfigError: The model cannot be loaded or has layers this engine cannot batch; a limit is below
-                1.
+            ConfigError: The model cannot be loaded or has layers this engine cannot batch.
         """
-        for name, limit in (
-            ("max_parallel_seq", max_parallel_seq),
-            ("max_loras", max_loras),
-            ("max_batch_tokens", max_batch_tokens),
-        ):
-            if limit < 1:
-                raise ConfigError(f"{name} is {limit}; expected at least 1")
         self._decoder = RowDecoder(
             model_path,
             device=device or ("cuda" if torch.cuda.is_available() else "cpu"),

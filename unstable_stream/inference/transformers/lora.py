@@ -1,8 +1,9 @@
-"""Apply LoRA adapters, or whole models, to a batch whose tokens are sorted by them; nothing is merged."""
+"""Apply LoRA adapters to a batch whose tokens are sorted by them (nothing is merged); keep whole models."""
 
 import json
 import re
 from collections import OrderedDict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,14 +14,24 @@ from transformers.pytorch_utils import Conv1D
 
 from unstable_stream.errors import EngineError
 from unstable_stream.inference.engine import Adapter
-from unstable_stream.inference.transformers.whole_models import Span, WholeModels, is_whole_model
 from unstable_stream.log.stores.adapter_format import (
     CONFIG_FILE,
+    MODEL_WEIGHTS_FILE,
     REMEDY,
     WEIGHTS_FILE,
     adapter_scale,
     refused_fields,
+    weights_file,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens ``start`` to ``stop`` of the batch belong to the model ``uid``; ``None``: the base model."""
+
+    uid: str | None
+    start: int
+    stop: int
 
 
 class AdaptedLinear(nn.Module):
@@ -58,7 +69,13 @@ class AdapterTable:
         """Wrap every linear layer of ``model``; no adapter adapts ``head``, the output head."""
         self.spans: list[Span] = []
         """The batch at hand. Every wrapped layer reads this very list."""
-        self.whole: Final = WholeModels(model, spans=self.spans, head=head)
+        self.whole: Final[dict[str | None, Any]] = {}
+        """By uid: the parameters of a whole model, by their names in ``model``."""
+        self._model = model
+        self._names: dict[int, list[str]] = {}
+        """The names in files of a parameter by its identity: tied weights are one, saved under one name."""
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            self._names.setdefault(id(parameter), []).append(name)
         first = next(model.parameters())
         self._device, self._dtype = first.device, first.dtype
         self._max_loras = max_loras
@@ -93,8 +110,8 @@ class AdapterTable:
             if idle is None:
                 return False
             self.unload(idle)
-        whole = is_whole_model(adapter)
-        self._loaded[adapter.uid] = self.whole.load(adapter) if whole else self._load(adapter)
+        whole = weights_file(Path(adapter.path)).name == MODEL_WEIGHTS_FILE
+        self._loaded[adapter.uid] = self._load_whole(adapter) if whole else self._load(adapter)
         self._paths[adapter.uid] = adapter.path
         return True
 
@@ -106,6 +123,27 @@ class AdapterTable:
     def loaded(self) -> list[str]:
         """Uids in memory, the least recently used first."""
         return list(self._loaded)
+
+    def _load_whole(self, adapter: Adapter) -> list[dict[str | None, Any]]:
+        try:
+            weights = safetensors.torch.load_file(Path(adapter.path, MODEL_WEIGHTS_FILE))
+        except (OSError, safetensors.SafetensorError) as error:
+            raise EngineError(
+                f"model {adapter.uid!r} cannot be read from {adapter.path}: {error}; "
+                f"expected {MODEL_WEIGHTS_FILE} as the learner saves it"
+            ) from error
+        parameters = {}
+        for name, parameter in self._model.named_parameters():
+            names = self._names[id(parameter)]
+            saved = next((weights[each] for each in names if each in weights), None)
+            if saved is None or saved.shape != parameter.shape:
+                raise EngineError(
+                    f"model {adapter.uid!r} at {adapter.path} has {_shape(saved)} at {names[0]!r}, the base "
+                    f"model {_shape(parameter)}; train it from this base model"
+                )
+            parameters[name] = saved.to(self._device, self._dtype)
+        self.whole[adapter.uid] = parameters
+        return [self.whole]
 
     def _load(self, adapter: Adapter) -> list[dict[str | None, Any]]:
         deltas = _read_deltas(adapter)
@@ -166,3 +204,7 @@ def _read_deltas(adapter: Adapter) -> dict[str, tuple[Tensor, Tensor]]:
         name: (pair["A"], pair["B"] * adapter_scale(config, name, rank=pair["A"].shape[0]))
         for name, pair in sides.items()
     }
+
+
+def _shape(tensor: Tensor | None) -> str:
+    return "nothing" if tensor is None else f"shape {list(tensor.shape)}"

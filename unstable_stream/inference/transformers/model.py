@@ -3,12 +3,11 @@
 All tokens of a step (the prompts of new rows and one token of each running row) lie behind each other in one
 sequence without padding, sorted by adapter. Everything in a decoder but attention works token by token and
 does not mind; attention is ours (:func:`_attend`, registered with transformers) and looks only at a token's
-own row.
+own row. Rows of a whole model that was trained from the base model are computed in a pass of their own.
 """
 
-import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,19 +15,14 @@ import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F
-from transformers.utils import logging as transformers_logging
 
-from unstable_stream.algorithms.learners.language_model import language_model_class
+from unstable_stream.algorithms.learners.base_model import language_model_class, no_progress_bar
 from unstable_stream.errors import ConfigError
-from unstable_stream.extensions.deferred_imports import deferring
 from unstable_stream.inference.model_config import context_tokens, read_json
 from unstable_stream.inference.tokenizer import end_token_ids
-from unstable_stream.inference.transformers.lora import AdapterTable
-from unstable_stream.inference.transformers.whole_models import Span
-
-with deferring({"scipy.optimize": ("linear_sum_assignment",)}):  # for losses of object detection
-    import transformers.modeling_utils
+from unstable_stream.inference.transformers.lora import AdapterTable, Span
 
 ATTENTION: Final = "unstable_stream_rows"
 """The name under which transformers knows our attention."""
@@ -54,38 +48,37 @@ class _Probe:
 
 
 class _Batch:
-    """The rows that one step's tokens belong to: ``old`` rows go on, ``new`` rows bring their prompts."""
+    """The rows that one pass's tokens belong to: ``old`` rows go on, ``new`` rows bring their prompts."""
 
     def __init__(
-        self,
-        store: Tensor,
-        old_at: list[int],
-        old_lengths: list[int],
-        new_at: list[int],
-        new_lengths: list[int],
-        total: int,
+        self, store: Tensor, old: list[tuple[int, int, int]], new: list[tuple[int, int, int]], total: int
     ) -> None:
-        """Index the flat batch; ``*_at``: each row's first token; ``old_lengths``: without the new token."""
+        """Index the flat batch of ``total`` tokens.
+
+        Of each row: its slot in the store, the place of its first token, and its length, without the new
+        token. Slots ascend.
+        """
         device = store.device
         self._store = store
-        self._old = len(old_at)
-        self._new = len(new_at)
+        self._old, self._new = len(old), len(new)
         back = torch.empty(total, dtype=torch.long, device=device)
-        if old_at:
-            self._old_at = torch.tensor(old_at, device=device)
-            self._slots = torch.arange(self._old, device=device)
-            self._positions = torch.tensor(old_lengths, device=device)
-            self._reach = max(old_lengths) + 1
-            back[self._old_at] = self._slots
-        if new_at:
-            lengths = torch.tensor(new_lengths, device=device)
-            self._longest = max(new_lengths)
+        if old:
+            slots, places, lengths = zip(*old, strict=True)
+            self._old_at = torch.tensor(places, device=device)
+            self._slots = torch.tensor(slots, device=device)
+            self._old_rows = _selected(slots, device)
+            self._positions = torch.tensor(lengths, device=device)
+            self._reach = max(lengths) + 1
+            back[self._old_at] = torch.arange(self._old, device=device)
+        if new:
+            slots, places, lengths = zip(*new, strict=True)
+            self._new_rows = _selected(slots, device)
+            ends = torch.tensor(lengths, device=device)[:, None]
+            self._longest = max(lengths)
             columns = torch.arange(self._longest, device=device)
             # Short prompts repeat their last token; what comes of it is read by nobody.
-            self._new_at = torch.tensor(new_at, device=device)[:, None] + columns.minimum(
-                lengths[:, None] - 1
-            )
-            valid = (columns < lengths[:, None]).flatten()
+            self._new_at = torch.tensor(places, device=device)[:, None] + columns.minimum(ends - 1)
+            valid = (columns < ends).flatten()
             cells = torch.arange(self._new * self._longest, device=device)
             back[self._new_at.flatten()[valid]] = self._old + cells[valid]
         self._back = back
@@ -103,17 +96,16 @@ class _Batch:
             grouped = q[self._old_at].view(self._old, k.shape[1], -1, size)
             out = F.scaled_dot_product_attention(
                 grouped,
-                keys[: self._old, :, : self._reach],
-                values[: self._old, :, : self._reach],
+                keys[self._old_rows, :, : self._reach],
+                values[self._old_rows, :, : self._reach],
                 attn_mask=self._old_mask(window),
                 scale=scale,
             )
             parts.append(out.reshape(self._old, heads, size))
         if self._new:
             new_q, new_k, new_v = (x[self._new_at].transpose(1, 2) for x in (q, k, v))
-            rows = slice(self._old, self._old + self._new)
-            keys[rows, :, : self._longest] = new_k
-            values[rows, :, : self._longest] = new_v
+            keys[self._new_rows, :, : self._longest] = new_k
+            values[self._new_rows, :, : self._longest] = new_v
             local = window is not None and window < self._longest
             out = F.scaled_dot_product_attention(
                 new_q,
@@ -143,6 +135,12 @@ class _Batch:
         columns = torch.arange(self._longest, device=self._store.device)
         distance = columns[:, None] - columns
         return (distance >= 0) & (distance < window)
+
+
+def _selected(slots: Sequence[int], device: torch.device) -> slice | Tensor:
+    """Return an index of the slots: a slice, with which nothing is copied, where no other is between them."""
+    rows = slice(slots[0], slots[-1] + 1)
+    return rows if rows.stop - rows.start == len(slots) else torch.tensor(slots, device=device)
 
 
 def _attend(
@@ -201,7 +199,7 @@ class RowDecoder:
         head = self._model.get_output_embeddings()
         self.adapters = AdapterTable(self._model, head=head, max_loras=max_loras)
         self._last = torch.zeros(1, dtype=torch.long, device=self._device)
-        self.adapters.whole.head.register_forward_pre_hook(self._select_last)
+        head.register_forward_pre_hook(self._select_last)
         layers, heads, size = attention_shape(self._model, model_path)
         self._store = torch.zeros(
             (layers, 2, 0, heads, 0, size), dtype=next(self._model.parameters()).dtype, device=self._device
@@ -232,46 +230,46 @@ class RowDecoder:
         """
         old = len(self._lengths)
         self._make_room(old + len(new), reach)
-        groups: dict[str | None, tuple[list[int], list[int]]] = {}
+        texts = [[token] for token in tokens] + [list(prompt) for prompt, _ in new]
+        begins = self._lengths + [0] * len(new)
+        self._uids += [uid for _, uid in new]
+        by_model: dict[str | None, list[int]] = {}
         for slot, uid in enumerate(self._uids):
-            groups.setdefault(uid, ([], []))[0].append(slot)
-        for index, (_, uid) in enumerate(new):
-            groups.setdefault(uid, ([], []))[1].append(index)
+            by_model.setdefault(uid if uid in self.adapters.whole else None, []).append(slot)
+        parts = [self._advance(slots, texts, begins, old) for slots in by_model.values()]
+        self._lengths = [begin + len(text) for begin, text in zip(begins, texts, strict=True)]
+        if len(parts) == 1:
+            return parts[0]
+        order = torch.tensor([slot for slots in by_model.values() for slot in slots], device=self._device)
+        return torch.cat(parts)[order.argsort()]
+
+    def _advance(self, slots: list[int], texts: list[list[int]], begins: list[int], old: int) -> Tensor:
+        """Compute the next tokens of these rows, all of one model; return the logits after the last of each.
+
+        ``texts``, ``begins``: tokens and first position, by slot; rows from slot ``old`` on are new.
+        """
+        by_uid: dict[str | None, list[int]] = {}
+        for slot in slots:
+            by_uid.setdefault(self._uids[slot], []).append(slot)
         ids: list[int] = []
         positions: list[int] = []
-        old_at = [0] * old
-        new_at = [0] * len(new)
-        spans, head_spans = self.adapters.spans, self.adapters.whole.head_spans
-        spans.clear()
-        head_spans.clear()
-        # The head is asked row by row; only whole models have one of their own, and need its rows together.
-        sorts = any(self.adapters.whole.knows(uid) for uid in groups)
-        order: list[int] = []
-        for uid, (slots, indices) in groups.items():
-            start, first = len(ids), len(order)
-            for slot in slots:
-                old_at[slot] = len(ids)
-                ids.append(tokens[slot])
-                positions.append(self._lengths[slot])
-            for index in indices:
-                prompt = new[index][0]
-                new_at[index] = len(ids)
-                ids.extend(prompt)
-                positions.extend(range(len(prompt)))
-            order += [*slots, *(old + index for index in indices)]
-            spans.append(Span(uid, start, len(ids)))
-            if sorts:
-                head_spans.append(Span(uid, first, len(order)))
-        new_lengths = [len(prompt) for prompt, _ in new]
-        batch = _Batch(self._store, old_at, self._lengths, new_at, new_lengths, len(ids))
-        last = old_at + [at + length - 1 for at, length in zip(new_at, new_lengths, strict=True)]
-        self._last = torch.tensor([last[row] for row in order] if sorts else last, device=self._device)
-        logits = self._forward(ids, positions, batch)
-        if sorts and len(groups) > 1:
-            logits = logits[torch.tensor(order, device=self._device).argsort()]
-        self._lengths = [length + 1 for length in self._lengths] + new_lengths
-        self._uids.extend(uid for _, uid in new)
-        return logits
+        place: dict[int, int] = {}
+        self.adapters.spans.clear()
+        for uid, rows in by_uid.items():
+            start = len(ids)
+            for slot in rows:
+                place[slot] = len(ids)
+                ids += texts[slot]
+                positions += range(begins[slot], begins[slot] + len(texts[slot]))
+            self.adapters.spans.append(Span(uid, start, len(ids)))
+        batch = _Batch(
+            self._store,
+            [(slot, place[slot], begins[slot]) for slot in slots if slot < old],
+            [(slot, place[slot], len(texts[slot])) for slot in slots if slot >= old],
+            len(ids),
+        )
+        self._last = torch.tensor([place[slot] + len(texts[slot]) - 1 for slot in slots], device=self._device)
+        return self._forward(ids, positions, batch, self._uids[slots[0]])
 
     @torch.inference_mode()
     def score(
@@ -295,9 +293,9 @@ class RowDecoder:
         layers, two, _, heads, _, size = self._store.shape
         store = self._store.new_zeros((layers, two, len(sequences), heads, max(lengths), size))
         self.adapters.spans[:] = [Span(uid, 0, len(ids))]
-        self.adapters.whole.head_spans[:] = [Span(uid, 0, len(wanted))]
         self._last = torch.tensor(wanted, device=self._device)
-        logits = self._forward(ids, positions, _Batch(store, [], [], starts, lengths, len(ids)))
+        rows = list(zip(range(len(starts)), starts, lengths, strict=True))
+        logits = self._forward(ids, positions, _Batch(store, [], rows, len(ids)), uid)
         targets = [token for _, completion in sequences for token in completion]
         scores = logits.float().log_softmax(-1)[range(len(targets)), targets].tolist()
         bounds = np.cumsum([len(completion) for _, completion in sequences])
@@ -330,8 +328,8 @@ class RowDecoder:
         del self._uids[kept:]
         return moves
 
-    def _forward(self, ids: list[int], positions: list[int], batch: _Batch) -> Tensor:
-        return _forward(self._model, ids, positions, batch)
+    def _forward(self, ids: list[int], positions: list[int], batch: _Batch, uid: str | None) -> Tensor:
+        return _forward(self._model, ids, positions, batch, self.adapters.whole.get(uid))
 
     def _select_last(self, head: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
         # Only each row's last token is asked for its successor: the vocabulary is the widest layer by far.
@@ -353,14 +351,22 @@ class RowDecoder:
         self._store = grown
 
 
-def _forward(model: Any, ids: list[int], positions: list[int], batch: _Batch | _Probe) -> Tensor:
+def _forward(
+    model: Any,
+    ids: list[int],
+    positions: list[int],
+    batch: _Batch | _Probe,
+    weights: dict[str, Tensor] | None = None,
+) -> Tensor:
+    """Return the logits; ``weights``: of another model of the same shape, by the names of the parameters."""
     device = next(model.parameters()).device
-    output = model(
-        input_ids=torch.tensor([ids], device=device),
-        position_ids=torch.tensor([positions], device=device),
-        use_cache=False,
-        row_batch=batch,
-    )
+    given = {
+        "input_ids": torch.tensor([ids], device=device),
+        "position_ids": torch.tensor([positions], device=device),
+        "use_cache": False,
+        "row_batch": batch,
+    }
+    output = model(**given) if weights is None else functional_call(model, weights, (), given)
     logits: Tensor = output.logits[0]
     return logits
 
@@ -463,7 +469,7 @@ def _load_model(model_path: str, device: torch.device, dtype: str) -> Any:
         raise ConfigError(f"{model_path} is no model directory: it has no config.json")
     try:
         config = transformers.AutoConfig.from_pretrained(model_path)
-        with _quiet():
+        with no_progress_bar():
             model = language_model_class(config).from_pretrained(
                 model_path, config=config, dtype=getattr(torch, dtype), attn_implementation=ATTENTION
             )
@@ -474,15 +480,3 @@ def _load_model(model_path: str, device: torch.device, dtype: str) -> Any:
             "or a hub name that is cached or reachable"
         ) from error
     return model.to(device).eval().requires_grad_(False)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Switch progress bars off: several engines write to one terminal."""
-    shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            transformers_logging.enable_progress_bar()

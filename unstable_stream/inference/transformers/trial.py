@@ -6,17 +6,14 @@ from collections.abc import Sequence
 import torch
 import transformers
 
-from unstable_stream.algorithms.learners.language_model import (
-    language_model_class,
-    layers_named,
-    linear_layers,
-)
+from unstable_stream.algorithms.learners.base_model import language_model_class, linear_layers
 from unstable_stream.errors import ConfigError
+from unstable_stream.inference.adapter_files import refuse_unknown_targets
 from unstable_stream.inference.transformers.model import ATTENTION, SUPPORTED, attention_shape
 
 
 def try_model(model_path: str, *, plays_here: bool, trains: bool, targets: Sequence[str] | None) -> None:
-    """Try a model on torch's device ``meta``; see :func:`unstable_stream.inference.model_checks.check_model`.
+    """Try a model on torch's device ``meta``; see :func:`unstable_stream.inference.base_model.check_model`.
 
     Raises:
         ConfigError: transformers cannot build it, or engine or learner could not compute it.
@@ -42,10 +39,4 @@ def try_model(model_path: str, *, plays_here: bool, trains: bool, targets: Seque
             f"trained; {SUPPORTED}"
         )
     if targets is not None:
-        there = linear_layers(model)
-        if missing := [target for target in targets if not layers_named(there, [target])]:
-            raise ConfigError(
-                f"lora.target_modules names {', '.join(missing)}, which {model_path} does not have: set "
-                f"lora.target_modules to some of its layers "
-                f"{', '.join(sorted({name.rpartition('.')[2] for name in there}))}"
-            )
+        refuse_unknown_targets(model_path, targets, linear_layers(model))

@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from unstable_stream.errors import ConfigError, EngineError
+from unstable_stream.errors import EngineError
 from unstable_stream.inference.adapter_files import check_adapter_files, weight_shapes
 from unstable_stream.inference.adapter_proof import AdapterProver, probe_tokens
 from unstable_stream.inference.adapter_slots import AdapterSlots
@@ -23,12 +23,13 @@ from unstable_stream.inference.engine import (
     Completion,
     EngineStats,
     GenerationRequest,
+    Throughput,
     Tokens,
+    check_request,
+    diverged,
 )
-from unstable_stream.inference.generation import Throughput, check_request, diverged
 from unstable_stream.inference.tokenizer import end_token_ids
-from unstable_stream.inference.vllm.client import VllmClient
-from unstable_stream.inference.vllm.limits import VLLM_LORA_RANKS, check_extra_engine_args
+from unstable_stream.inference.vllm.client import VLLM_LORA_RANKS, VllmClient
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ class VllmEngine:
         enforce_eager: bool = False,
         extra_engine_args: Mapping[str, Any] | None = None,
     ) -> None:
-        """Load the model; takes half a minute and more, and blocks.
+        """Load the model; takes half a minute and more, and blocks. The configuration has checked the limits.
 
         Args:
             model_path: Directory saved by transformers, or a hub name. With a directory the hub is not asked.
@@ -96,11 +97,8 @@ class VllmEngine:
             extra_engine_args: Further arguments of vLLM's ``AsyncEngineArgs``; they override those above.
 
         Raises:
-            ConfigError: A limit is impossible, or an extra argument would break what this engine promises.
             EngineError: vLLM is not installed or cannot run this model.
         """
-        extra = extra_engine_args or {}
-        _check_limits(extra, max_parallel_seq=max_parallel_seq, max_loras=max_loras, lora_rank=lora_rank)
         self._vllm = VllmClient(model_path)
         on_cpu = self._vllm.on_cpu
         loaded = max_loras if on_cpu else max(max_loras, max_cpu_loras or 2 * max_loras)
@@ -125,7 +123,7 @@ class VllmEngine:
             rank = next(rank for rank in VLLM_LORA_RANKS if rank >= lora_rank)
             arguments |= {"enable_lora": True, "max_lora_rank": rank}
             arguments |= {"max_loras": max_loras + on_cpu, "max_cpu_loras": loaded + on_cpu}
-        arguments |= extra
+        arguments |= extra_engine_args or {}
         # With adapters vLLM compiles nothing on a CPU but one helper, for 2 to 17 s and with a C++ compiler.
         compiled = not (on_cpu and (max_loras or enforce_eager))
         self._vllm.start(arguments, compiled=compiled, num_threads=num_threads)
@@ -288,21 +286,26 @@ class VllmEngine:
             return
         started = time.monotonic()
         lora_request = self._vllm.lora_request(adapter, number)
-        found = await asyncio.gather(
-            *(self._score(*tokens, lora_request) for tokens in probe_tokens(adapter.probe))
-        )
+        found = await self._score(probe_tokens(adapter.probe), lora_request, cached=False)
         self._prover.judge(adapter, adapter.probe, found, time.monotonic() - started)
 
     async def _score_all(self, sequences: Sequence[Tokens], adapter: Adapter | None) -> list[list[float]]:
         if adapter is None:
-            return await self._score_prefixes(sequences, None)
+            return await self._score(sequences, None)
         async with self._slots.hold(adapter) as number:
-            return await self._score_prefixes(sequences, self._vllm.lora_request(adapter, number))
+            return await self._score(sequences, self._vllm.lora_request(adapter, number))
 
-    async def _score_prefixes(
-        self, sequences: Sequence[Tokens], lora_request: object | None
+    async def _score(
+        self, sequences: Sequence[Tokens], lora_request: object | None, *, cached: bool = True
     ) -> list[list[float]]:
-        """Ask once for all tokens that are wanted after the same tokens."""
+        """Return the log-probability of each token of each completion at temperature 1.
+
+        One request for each token, or for all that are wanted after the same tokens. Log-probabilities of a
+        whole prompt would be one request for all, but vLLM 0.32 on a CPU dies of such a request for an
+        adapter, in the LoRA layer of the output head.
+
+        Not ``cached``: the weights are looked at, and not what an earlier request has left.
+        """
         wanted: dict[tuple[int, ...], dict[int, None]] = {}
         for prompt, completion in sequences:
             for place, token in enumerate(completion):
@@ -313,7 +316,7 @@ class VllmEngine:
             for start in range(0, len(every), _MOST_SCORED)
         ]
         answers = await asyncio.gather(
-            *(self._score_next(prefix, tokens, lora_request, cached=True) for prefix, tokens in asked)
+            *(self._score_next(prefix, tokens, lora_request, cached) for prefix, tokens in asked)
         )
         found = {
             (*prefix, token): score
@@ -325,27 +328,10 @@ class VllmEngine:
             for prompt, completion in sequences
         ]
 
-    async def _score(self, prompt: list[int], completion: list[int], lora_request: object) -> list[float]:
-        """Return the log-probability of each token of a completion at temperature 1.
-
-        One request for each token. Log-probabilities of a whole prompt would be one request for all, but vLLM
-        0.32 on a CPU dies of such a request for an adapter, in the LoRA layer of the output head.
-        """
-        scores = await asyncio.gather(
-            *(
-                self._score_next([*prompt, *completion[:place]], [token], lora_request, cached=False)
-                for place, token in enumerate(completion)
-            )
-        )
-        return [score[token] for score, token in zip(scores, completion, strict=True)]
-
     async def _score_next(
-        self, prompt: Sequence[int], tokens: Sequence[int], lora_request: object | None, *, cached: bool
+        self, prompt: Sequence[int], tokens: Sequence[int], lora_request: object | None, cached: bool
     ) -> dict[int, float]:
-        """Return the log-probability of each of these tokens after a prompt.
-
-        Not ``cached``: the weights are looked at, and not what an earlier request has left.
-        """
+        """Return the log-probability of each of these tokens after a prompt."""
         output = await self._vllm.complete(
             prompt,
             lora_request,
@@ -360,16 +346,6 @@ class VllmEngine:
 
     async def _unload_adapter(self, number: int) -> None:
         await self._vllm.ask(self._vllm.llm.remove_lora(number))
-
-
-def _check_limits(extra: Mapping[str, Any], *, max_parallel_seq: int, max_loras: int, lora_rank: int) -> None:
-    if max_parallel_seq < 1:
-        raise ConfigError(f"max_parallel_seq is {max_parallel_seq}; expected at least 1")
-    if max_loras < 0:
-        raise ConfigError(f"max_loras is {max_loras}; expected 0 (base model alone) or more")
-    if not 1 <= lora_rank <= VLLM_LORA_RANKS[-1]:
-        raise ConfigError(f"lora_rank is {lora_rank}; vLLM takes 1 to {VLLM_LORA_RANKS[-1]}")
-    check_extra_engine_args(extra)
 
 
 def _completion(output: Any, adapter: Adapter | None) -> Completion:

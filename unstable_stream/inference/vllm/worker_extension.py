@@ -10,10 +10,9 @@ import select
 import signal
 import sys
 import threading
-import time
 from typing import Any
 
-from unstable_stream.inference.vllm.process_variables import OWNER_VARIABLE
+from unstable_stream.inference.vllm.client import OWNER_VARIABLE
 
 
 def start_orphan_guard() -> None:
@@ -40,18 +39,12 @@ def _guard(owner: int, parent: int) -> None:
 
 
 def _wait_for_exit(pid: int) -> None:
+    poll = select.poll()
     try:
-        if hasattr(os, "pidfd_open"):
-            poll = select.poll()
-            poll.register(os.pidfd_open(pid), select.POLLIN)
-            poll.poll()
-            return
-        while True:
-            os.kill(pid, 0)
-            # Only where there is no pidfd (not Linux): memory is held a second longer than needed.
-            time.sleep(1.0)
+        poll.register(os.pidfd_open(pid), select.POLLIN)
     except ProcessLookupError:
         return
+    poll.poll()
 
 
 start_orphan_guard()

@@ -14,7 +14,7 @@ Layers before the first with an adapter keep nothing.
 from dataclasses import dataclass, replace
 from typing import Final
 
-from unstable_stream.inference.model_shape import ModelShape
+from unstable_stream.inference.model_config import ModelShape
 from unstable_stream.runs.config import RunConfig, TransformersEngineConfig, VllmEngineConfig
 from unstable_stream.runs.placement import Placement, Share, engine_count
 

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from unstable_stream.errors import ConfigError
-from unstable_stream.inference.model_shape import ModelShape, read_shape
+from unstable_stream.inference.model_config import ModelShape, read_shape
 from unstable_stream.runs.config import EngineExtensionConfig, RunConfig, VllmEngineConfig
 from unstable_stream.runs.placement import Machine, Placement, Share, place
 from unstable_stream.services.launch.memory import GIB, Need, foretell, learner_gpu_bytes, longest_turn

@@ -22,9 +22,8 @@ from unstable_stream.games.openspiel.solution import information_states
 from unstable_stream.games.opponents.scripted import check_scripted
 from unstable_stream.games.seating import dealt_roles
 from unstable_stream.games.templates import get_template
-from unstable_stream.inference.base_model import model_here, resolve_model
+from unstable_stream.inference.base_model import check_model, model_here, resolve_model
 from unstable_stream.inference.exploitability import game_of
-from unstable_stream.inference.model_checks import check_model
 from unstable_stream.inference.tokenizer import load_tokenizer
 from unstable_stream.log.stores import HostCache, Store, has_file, is_address
 from unstable_stream.log.stores.adapter_format import MODEL_WEIGHTS_FILE, WEIGHTS_FILE

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from unstable_stream.console import get_logger
 from unstable_stream.errors import ConfigError
-from unstable_stream.inference.model_shape import ModelShape, read_shape
+from unstable_stream.inference.model_config import ModelShape, read_shape
 
 if TYPE_CHECKING:
     from unstable_stream.services.workers.checkpoint_home import CheckpointHome
@@ -38,7 +38,7 @@ def fastest_on_cpu(
         shape = None  # of an unknown form
     if shape is None or shape.parameters < _SMALL:
         return "float32"
-    from unstable_stream.algorithms.learners.faster_dtype import bfloat16_speed  # loads torch
+    from unstable_stream.algorithms.learners.hardware import bfloat16_speed  # loads torch
 
     speed = bfloat16_speed(
         shape.hidden, shape.intermediate, rows=rows, num_threads=num_threads, backward=backward

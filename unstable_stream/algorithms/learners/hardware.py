@@ -1,14 +1,18 @@
-"""Measure whether this CPU multiplies matrices faster in float32 or in bfloat16.
+"""Name what decides on the last bits of a computation, and measure in which numbers this CPU is faster.
 
 CPUs differ by a factor of four either way: with matrix or dot-product instructions for bfloat16 it is several
 times as fast, without them float32 is. Matrix products are most of the work of a language model.
 """
 
 import time
+from importlib.metadata import version
+from pathlib import Path
 from typing import Final
 
 import torch
 from torch import Tensor
+
+from unstable_stream.version import __version__
 
 _ROUNDS: Final = 3
 _WEIGHT_VALUES: Final = 2**23
@@ -58,3 +62,32 @@ def _seconds(weights: list[Tensor], rows: int, backward: bool) -> float:
         if backward:
             torch.autograd.grad(states, inputs, torch.ones_like(states))
     return time.perf_counter() - started
+
+
+def computed_with(device: torch.device, dtype: str) -> dict[str, str]:
+    """Return the versions, the device and the threads that this thread computes with, by name.
+
+    Two computations of the same on a CPU are equal bit by bit if all of these are equal. On a GPU they need
+    not be: its sums have no fixed order.
+    """
+    gpu = device.type == "cuda"
+    return {
+        "unstable_stream": __version__,
+        "torch": str(torch.__version__),
+        "transformers": version("transformers"),
+        "device": f"cuda {torch.cuda.get_device_name(device)}" if gpu else f"cpu {cpu_name()}",
+        "threads": str(torch.get_num_threads()),
+        "dtype": dtype,
+    }
+
+
+def cpu_name(described: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the model of this machine's CPU and the instructions that torch uses of it."""
+    model = "of unknown model"
+    if described.is_file():
+        for line in described.read_text(errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                model = value.strip()
+                break
+    return f"{model} {torch.backends.cpu.get_cpu_capability()}"
