@@ -34,10 +34,9 @@ from unstable_stream.events import (
     trajectory_id,
 )
 from unstable_stream.log.records import record_from_event
-from unstable_stream.model_pool import RatingProcessor, Skill, TrueSkillSettings, rate_pair
+from unstable_stream.model_pool import RatingProcessor, TrueSkill
 from unstable_stream.model_pool.rating_columns import GameColumns, Names, RatingHistory
 from unstable_stream.model_pool.ratings import Ratings
-from unstable_stream.model_pool.systems import TrueSkill
 from unstable_stream.reward_transformations import RewardProcessor, build_final, build_step
 
 RUN = "bench"
@@ -210,10 +209,10 @@ def rate_all_with_package(games: tuple[Names, GameColumns]) -> float:
 
 def closed_form(updates: int) -> float:
     """Our two-player rating updates a second."""
-    settings, a, b = TrueSkillSettings(), Skill(25.0, 8.0), Skill(30.0, 4.0)
+    update = TrueSkill().pair("Env")
     began = time.thread_time()
     for _ in range(updates):
-        rate_pair(settings, 0.1, a, b, drawn=False)
+        update(25.0, 8.0, 30.0, 4.0, False)
     return updates / (time.thread_time() - began)
 
 

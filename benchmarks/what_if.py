@@ -35,8 +35,8 @@ from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.log.topics import load_topics
-from unstable_stream.model_pool import RatingProcessor
-from unstable_stream.model_pool.systems import Elo, OpenSkill, RatingSystem, TrueSkill
+from unstable_stream.model_pool import RatingProcessor, TrueSkill
+from unstable_stream.model_pool.systems import Elo, OpenSkill, RatingSystem
 from unstable_stream.reward_transformations import RewardProcessor
 from unstable_stream.runs.config import RewardConfig, RunConfig, parse_config
 from unstable_stream.runs.recording import start_run

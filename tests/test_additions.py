@@ -128,7 +128,7 @@ def test_an_algorithm_is_its_class_and_its_settings(edit: Edit, tmp_path: Path) 
 
 def test_an_event_is_its_struct_its_topic_and_its_table(edit: Edit, tmp_path: Path) -> None:
     edit("unstable_stream/events/toys.py", "", TOY_EVENT)
-    first = "from unstable_stream.events.trajectories import"
+    first = "from unstable_stream.events.storable import"
     edit("unstable_stream/events/__init__.py", first, f"from unstable_stream.events import toys\n{first}")
     edit("topics/toys.toml", "", TOY_TOPIC)
     tables = "unstable_stream/archive/tables/operations.py"

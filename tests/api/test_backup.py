@@ -29,7 +29,7 @@ from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.recording import start_run
-from unstable_stream.services.streams.plugins.state import PluginStates, Saved
+from unstable_stream.services.streams.plugins.worker import PluginStates, Saved
 
 RUN = "run-backup"
 _OTHER = "run-other"

@@ -22,15 +22,11 @@ from unstable_stream.events import (
     codec,
     decode_event,
     encode_event,
-    event_id,
     event_type,
     field_description,
-    game_id,
     pack_floats,
     pack_tokens,
     recorded_structs,
-    step_id,
-    trajectory_id,
     unpack_floats,
     unpack_tokens,
 )
@@ -63,6 +59,7 @@ def test_golden_events_decode_and_encode_to_the_same_fields(path: Path) -> None:
     data = path.read_bytes().rstrip(b"\n")
     event = decode_event(data)
     assert event_type(event) == path.name.split(".")[0]
+    jsonschema.Draft202012Validator(event_schema(event_type(event))).validate(json.loads(data))
     if event.schema_version == type(event).SCHEMA_VERSION:
         recorded, written = json.loads(data), json.loads(encode_event(event))
         assert as_recorded(written, recorded) == recorded
@@ -102,13 +99,6 @@ def test_a_field_without_a_docstring_is_named() -> None:
 
     with pytest.raises(KeyError, match=r"Bare\.weight has no docstring under it"):
         field_description(Bare, "weight")
-
-
-@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
-def test_golden_events_satisfy_their_schema(path: Path) -> None:
-    jsonschema.Draft202012Validator(event_schema(path.name.split(".")[0])).validate(
-        json.loads(path.read_bytes())
-    )
 
 
 def test_golden_trajectory_holds_the_numbers_it_was_written_with() -> None:
@@ -193,28 +183,6 @@ def test_packing_is_little_endian_and_rejects_what_does_not_fit() -> None:
     assert pack_floats([1.0]) == b"\x00\x00\x80\x3f"
     with pytest.raises(OverflowError):
         pack_tokens([2**31])
-
-
-def test_ids_are_fixed_forever() -> None:
-    game = game_id("run-golden", "train", 7)
-    assert game == "76c2eeff-10e0-57ca-be86-96ed7db2cb75"
-    assert trajectory_id(game, 0) != trajectory_id(game, 1)
-    assert step_id(trajectory_id(game, 0), 0) == "ae23b44d-ab4c-53ba-b0f1-e88b90b4be69"
-    assert event_id("r", "kind", "a", "b/c") != event_id("r", "kind", "a/b", "c")
-
-
-def test_events_are_frozen() -> None:
-    event = decode_event(golden("rating"))
-    with pytest.raises(AttributeError):
-        event.run_id = "other"  # type: ignore[misc]
-
-
-def test_no_event_stores_a_python_path() -> None:
-    for name, cls in EVENT_TYPES.items():
-        assert issubclass(cls, Event)
-        assert isinstance(cls.__struct_config__.tag, str)
-        assert "." not in name
-        assert msgspec.json.schema(cls)["$defs"]
 
 
 def _nested(levels: int, kind: str) -> Any:

@@ -9,21 +9,6 @@ from hypothesis import strategies as st
 
 from unstable_stream.events.id_sets import IndexSet, KeySet, digest, digest_array
 
-_BATCHES = st.lists(st.lists(st.integers(0, 40), max_size=12), max_size=20)
-
-
-@given(_BATCHES)
-def test_a_key_set_holds_exactly_what_was_added(batches: list[list[int]]) -> None:
-    ours = KeySet[np.uint64]()
-    known: set[int] = set()
-    for batch in batches:
-        expected = [number in known for number in batch]
-        assert ours.contains(np.array(batch, dtype=np.uint64)).tolist() == expected
-        ours.add(np.array(batch, dtype=np.uint64))
-        known.update(batch)
-    everything = np.arange(41, dtype=np.uint64)
-    assert ours.contains(everything).tolist() == [number in known for number in range(41)]
-
 
 def test_a_key_sets_levels_stay_few() -> None:
     ours = KeySet[np.uint64]()

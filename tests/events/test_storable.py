@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.builders import made
 from unstable_stream.events import (
     GameAbandoned,
     decode_event,
@@ -111,13 +112,8 @@ def test_what_has_no_form_in_json_is_left_out(made: Callable[[], Any]) -> None:
 
 
 def test_numbers_are_plain_and_finite() -> None:
-    values = {
-        "nan": float("nan"),
-        "numpy": np.float64(0.5),
-        "list": [float("-inf")],
-        "large": 2**64 - 1,
-        7: 1,
-    }
+    numpy = np.float64(0.5)
+    values = {"nan": float("nan"), "numpy": numpy, "list": [float("-inf")], "large": 2**64 - 1, 7: 1}
     stored = storable_values(values)
     assert stored == {"nan": None, "numpy": 0.5, "list": [None], "large": 2**64 - 1, "7": 1}
     assert type(stored["numpy"]) is float
@@ -134,6 +130,4 @@ def test_an_event_is_written_whatever_an_exception_said() -> None:
 
 
 def _abandoned(reason: str) -> GameAbandoned:
-    return GameAbandoned(
-        event_id="e", run_id="r", occurred_at_ms=1, game_id="g", game_index=0, split="train", reason=reason
-    )
+    return made(GameAbandoned, reason=reason)

@@ -1,8 +1,10 @@
 """Game outcomes for tests."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from unstable_stream.events import Action, GameOutcome, SeatResult, event_id, game_id
+from tests.builders import made
+from unstable_stream.events import Action, GameOutcome, SeatResult
 
 RUN = "run-a"
 
@@ -20,28 +22,25 @@ def make_outcome(
     game_index: int,
     seats: Mapping[int, tuple[str, float]],
     *,
-    env_id: str = "Env-v0",
-    split: str = "train",
-    run_id: str = RUN,
     trained: Sequence[int] = (0,),
-    invalid_seat: int | None = None,
     turns: int = 0,
     actions: Sequence[str] = (),
     parents: Mapping[str, str | None] | None = None,
+    **fields: Any,
 ) -> GameOutcome:
-    """``seats`` is seat to (model uid, reward); ranks follow from the rewards, checkpoints from the uids."""
-    game = game_id(run_id, split, game_index)
-    return GameOutcome(
-        event_id=event_id(run_id, "game-outcome", game),
-        run_id=run_id,
+    """``seats`` is seat to (model uid, reward); ranks follow from the rewards, checkpoints from the uids.
+
+    ``fields``: those of the outcome.
+    """
+    fields = {"run_id": RUN, "env_id": "Env-v0", "invalid_seat": None, **fields}
+    return made(
+        GameOutcome,
         occurred_at_ms=1_700_000_000_000 + game_index,
-        game_id=game,
         game_index=game_index,
-        split=split,
-        env_id=env_id,
         seed=game_index,
         seats=tuple(
-            SeatResult(
+            made(
+                SeatResult,
                 seat=seat,
                 model_uid=uid,
                 kind="scripted" if version_of(uid) is None else "checkpoint",
@@ -54,7 +53,7 @@ def make_outcome(
             )
             for seat, (uid, reward) in seats.items()
         ),
-        reason="win" if invalid_seat is None else "invalid-move",
-        invalid_seat=invalid_seat,
+        reason="win" if fields["invalid_seat"] is None else "invalid-move",
         actions=tuple(Action(i % len(seats), action) for i, action in enumerate(actions)),
+        **fields,
     )

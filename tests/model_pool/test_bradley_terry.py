@@ -21,44 +21,28 @@ def results(draw: st.DrawFn) -> Wins:
     return [[draw(halves) if a != b else 0.0 for b in range(players)] for a in range(players)]
 
 
-def elos(wins: Wins, prior: float = 1.0) -> list[float]:
-    return [strength.elo for strength in bradley_terry(wins, prior=prior)]
+def elos(wins: Wins) -> list[float]:
+    return [strength.elo for strength in bradley_terry(wins)]
 
 
-def test_three_wins_to_one_by_hand() -> None:
-    winner, loser = bradley_terry([[0, 3], [1, 0]], prior=0.0)
-    assert winner.elo - loser.elo == pytest.approx(400 * math.log10(3)) == pytest.approx(190.85, abs=0.01)
-    assert winner.elo == -loser.elo
-    # The information about the distance is 4 games of p (1 - p) = 3/16; the distance to the mean is half.
-    half = 1.959964 * math.sqrt(4 / 3) / 2 * ELO
-    assert winner.high - winner.elo == pytest.approx(half) == pytest.approx(winner.elo - winner.low)
+def test_many_games_by_hand() -> None:
+    """So many that the prior, one drawn game with a player of strength 0, hardly counts."""
+    winner, loser = bradley_terry([[0, 30_000], [10_000, 0]])
+    assert winner.elo - loser.elo == pytest.approx(400 * math.log10(3), abs=0.1)
+    assert winner.elo == pytest.approx(-loser.elo)
+    # The information about the distance is 40,000 games of p (1 - p) = 3/16; to the mean it is half as far.
+    half = 1.959964 * math.sqrt(4 / 30_000) / 2 * ELO
+    assert winner.high - winner.elo == pytest.approx(half, rel=1e-3)
+    assert winner.elo - winner.low == pytest.approx(half, rel=1e-3)
 
 
-def test_ten_wins_to_one_are_400_points() -> None:
-    stronger, weaker = elos([[0, 10], [1, 0]], prior=0.0)
-    assert stronger - weaker == pytest.approx(400)
-
-
-def test_cyclic_results_are_equal() -> None:
-    cycle: Wins = [[0, 3, 0], [0, 0, 3], [3, 0, 0]]
-    assert elos(cycle, prior=0.0) == pytest.approx([0, 0, 0])
-    assert elos(cycle) == pytest.approx([0, 0, 0])
-
-
-def test_draws_are_half_a_win_for_each() -> None:
-    assert elos([[0, 2.5], [2.5, 0]], prior=0.0) == pytest.approx([0, 0])
-
-
-def test_three_players_on_a_line_add_up() -> None:
-    # a and c never met: each is 3 to 1 away from b.
-    a, b, c = elos([[0, 3, 0], [1, 0, 3], [0, 1, 0]], prior=0.0)
-    assert [a - b, b - c] == pytest.approx([400 * math.log10(3)] * 2)
+def test_cyclic_results_and_draws_are_equal() -> None:
+    assert elos([[0, 3, 0], [0, 0, 3], [3, 0, 0]]) == pytest.approx([0, 0, 0])
+    assert elos([[0, 2.5], [2.5, 0]]) == pytest.approx([0, 0])
 
 
 @pytest.mark.parametrize("wins", [[[0, 5], [0, 0]], [[0, 1, 0], [1, 0, 0], [0, 0, 0]]])
 def test_the_prior_keeps_the_undefeated_and_the_unknown_finite(wins: Wins) -> None:
-    with pytest.raises(ValueError, match="prior has to be above 0"):
-        bradley_terry(wins, prior=0.0)
     for strength in bradley_terry(wins):
         assert abs(strength.elo) < 1000
         assert strength.low < strength.elo < strength.high < math.inf
@@ -72,11 +56,6 @@ def test_many_games_without_a_loss_are_fitted() -> None:
 def test_nobody_and_one_alone() -> None:
     assert bradley_terry([]) == []
     assert elos([[0]]) == [0]
-
-
-def test_ten_times_the_games_are_a_narrower_interval() -> None:
-    few, many = bradley_terry([[0, 3], [2, 0]])[0], bradley_terry([[0, 30], [20, 0]])[0]
-    assert many.high - many.low < (few.high - few.low) / 2
 
 
 def test_the_interval_holds_the_truth_in_19_of_20_tournaments() -> None:
@@ -106,23 +85,6 @@ def test_permuting_the_players_permutes_the_strengths(wins: Wins, order: list[in
         assert strength.low == pytest.approx(plain[place].low, abs=1e-5)
 
 
-@given(results(), st.integers(0, 4), st.integers(0, 4))
-def test_one_more_win_never_lowers_the_winner(wins: Wins, winner: int, loser: int) -> None:
-    winner, loser = winner % len(wins), loser % len(wins)
-    if winner == loser:
-        return
-    before = elos(wins)
-    wins[winner][loser] += 1
-    after = elos(wins)
-    assert after[winner] >= before[winner] - 1e-6
-    assert after[loser] <= before[loser] + 1e-6
-
-
-@given(results())
-def test_the_mean_is_zero(wins: Wins) -> None:
-    assert sum(elos(wins)) == pytest.approx(0, abs=1e-6)
-
-
 @given(results())
 def test_it_is_what_hunters_mm_algorithm_finds(wins: Wins) -> None:
     # Equation 3 of Hunter (2004); the prior is one drawn game with a player whose strength stays 1.
@@ -139,17 +101,3 @@ def test_it_is_what_hunters_mm_algorithm_finds(wins: Wins) -> None:
     logs = [math.log(each) for each in strength]
     mean = sum(logs) / len(logs)
     assert elos(wins) == pytest.approx([(each - mean) * ELO for each in logs], abs=1e-4)
-
-
-def test_it_is_what_gradient_ascent_finds() -> None:
-    wins: Wins = [[0, 4.5, 2, 6], [1.5, 0, 3, 0], [4, 1, 0, 2], [0, 0, 3, 0]]
-    at = [0.0] * 4
-    for _ in range(20_000):
-        for a in range(4):
-            slope = 0.5 - 1 / (1 + math.exp(-at[a]))
-            for b in range(4):
-                p = 1 / (1 + math.exp(at[b] - at[a]))
-                slope += wins[a][b] * (1 - p) - wins[b][a] * p
-            at[a] += 0.02 * slope
-    mean = sum(at) / 4
-    assert elos(wins) == pytest.approx([(each - mean) * ELO for each in at], abs=1e-6)

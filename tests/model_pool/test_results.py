@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from tests.model_pool.outcomes import make_outcome
 from unstable_stream.model_pool import ModelPool
-from unstable_stream.model_pool.curriculum import environment_shares, learning_progress
-from unstable_stream.model_pool.results import RecentResults
+from unstable_stream.model_pool.results import CurriculumMode, RecentResults, environment_shares
 
 ME = "ckpt-000003"
 
@@ -95,18 +94,6 @@ def test_opponents_are_prioritised_by_what_is_won_against_them(
         assert draws[opponent] / 20_000 == pytest.approx(weight / sum(weights.values()), abs=0.015)
 
 
-def test_the_hardest_past_checkpoints_stay_in_the_pool() -> None:
-    pool = ModelPool("pfsp-hard", max_active_lora=2)
-    for iteration in range(3):
-        pool.add_checkpoint(f"/c/{iteration}", iteration)
-    for index in range(10):
-        pool.apply(make_outcome(index, {0: ("ckpt-000002", -1.0), 1: ("ckpt-000000", 1.0)}))
-        pool.apply(make_outcome(100 + index, {0: ("ckpt-000002", 1.0), 1: ("ckpt-000001", -1.0)}))
-    pool.add_checkpoint("/c/3", 3)
-    active = [member.uid for member in pool.members() if member.active]
-    assert active == ["ckpt-000000", "ckpt-000003"]
-
-
 def test_a_snapshot_names_who_may_be_drawn() -> None:
     pool = _pool("pfsp-hard")
     snapshot = pool.snapshot()
@@ -120,26 +107,32 @@ def test_a_snapshot_names_who_may_be_drawn() -> None:
     assert len(named) == 3 + pool.max_active_lora
 
 
-def test_an_environment_where_half_is_won_is_drawn_most() -> None:
-    scores = [[1.0] * 15 + [0.0] * 15, [1.0] * 27 + [0.0] * 3, [1.0] * 30]
-    shares = environment_shares("win-rate", [1.0, 1.0, 1.0], scores, 0.1)
-    # 4 p (1 - p) is 1, 0.36 and 0; a tenth of the games is drawn by the weights.
-    assert shares == pytest.approx([0.1 / 3 + 0.9 / 1.36, 0.1 / 3 + 0.9 * 0.36 / 1.36, 0.1 / 3])
+_RISING, _FALLING, _FLAT = [0.0] * 10 + [1.0] * 10, [0.5] * 10 + [0.25] * 10, [0.75] * 20
 
 
-def test_an_environment_where_results_change_is_drawn_most() -> None:
-    rising, falling, flat = [0.0] * 10 + [1.0] * 10, [0.5] * 10 + [0.25] * 10, [0.75] * 20
-    assert learning_progress(falling) == 0.25
-    shares = environment_shares("learning-progress", [1.0, 2.0, 1.0], [rising, falling, flat], 0.0)
-    assert shares == pytest.approx([1.0 / 1.5, 0.5 / 1.5, 0.0])
-
-
-def test_an_environment_with_few_results_is_drawn_as_if_all_were_to_learn() -> None:
-    assert environment_shares("win-rate", [1.0, 1.0], [[0.0] * 5, [0.0] * 30], 0.0) == [1.0, 0.0]
-
-
-def test_where_nothing_is_left_to_learn_the_weights_decide() -> None:
-    assert environment_shares("win-rate", [1.0, 3.0], [[1.0] * 30] * 2, 0.1) == [0.25, 0.75]
+@pytest.mark.parametrize(
+    ("mode", "weights", "scores", "floor", "shares"),
+    [
+        (
+            # 4 p (1 - p) is 1, 0.36 and 0; a tenth of the games is drawn by the weights.
+            "win-rate",
+            [1.0, 1.0, 1.0],
+            [[1.0] * 15 + [0.0] * 15, [1.0] * 27 + [0.0] * 3, [1.0] * 30],
+            0.1,
+            [0.1 / 3 + 0.9 / 1.36, 0.1 / 3 + 0.9 * 0.36 / 1.36, 0.1 / 3],
+        ),
+        # Results change by 1, 0.25 and 0.
+        ("learning-progress", [1.0, 2.0, 1.0], [_RISING, _FALLING, _FLAT], 0.0, [1.0 / 1.5, 0.5 / 1.5, 0.0]),
+        # Few results: as if all were to learn.
+        ("win-rate", [1.0, 1.0], [[0.0] * 5, [0.0] * 30], 0.0, [1.0, 0.0]),
+        # Nothing is left to learn.
+        ("win-rate", [1.0, 3.0], [[1.0] * 30] * 2, 0.1, [0.25, 0.75]),
+    ],
+)
+def test_environments_are_drawn_by_what_there_is_to_learn(
+    mode: CurriculumMode, weights: list[float], scores: list[list[float]], floor: float, shares: list[float]
+) -> None:
+    assert environment_shares(mode, weights, scores, floor) == pytest.approx(shares)
 
 
 @given(

@@ -2,23 +2,14 @@
 
 import pytest
 
-from tests.model_pool.outcomes import RUN, make_outcome
-from unstable_stream.events import OVERALL, Rating, event_id
+from tests.builders import made
+from tests.model_pool.outcomes import make_outcome
+from unstable_stream.events import OVERALL, Rating
 from unstable_stream.model_pool.standings import Standings
 
 
 def rating(uid: str, games: int, mu: float, env_id: str = OVERALL) -> Rating:
-    return Rating(
-        event_id=event_id(RUN, "rating", str(games), env_id, uid),
-        run_id=RUN,
-        occurred_at_ms=games,
-        env_id=env_id,
-        model_uid=uid,
-        mu=mu,
-        sigma=1.0,
-        games=games,
-        game_id="",
-    )
+    return made(Rating, env_id=env_id, model_uid=uid, mu=mu, sigma=1.0, games=games, game_id=f"g{games}")
 
 
 def test_a_ladder_by_hand() -> None:

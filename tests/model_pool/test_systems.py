@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from openskill.models import PlackettLuce
 
 from unstable_stream.errors import ConfigError
-from unstable_stream.model_pool import Skill, TrueSkillSettings, rate_game, rate_pair
-from unstable_stream.model_pool.systems import Elo, OpenSkill, RatingSystem, TrueSkill
+from unstable_stream.model_pool import TrueSkill
+from unstable_stream.model_pool.systems import Elo, OpenSkill, RatingSystem
 
 numbers = st.floats(0.0, 60.0)
 deviations = st.floats(0.5, 10.0)
@@ -50,20 +50,6 @@ def test_openskill_is_the_packages() -> None:
         assert system.pair("E")(20.0, 5.0, 28.0, 3.0, drawn) == (a.mu, a.sigma, b.mu, b.sigma)
 
 
-def test_trueskill_is_the_rating_processors() -> None:
-    settings = TrueSkillSettings(beta=3.0, tau=0.5, draw_probability={"E": 0.4})
-    system = TrueSkill(settings)
-    a, b = Skill(20.0, 5.0), Skill(28.0, 3.0)
-    for drawn in (False, True):
-        for env, p in (("E", 0.4), ("F", 0.1)):
-            winner, loser = rate_pair(settings, p, a, b, drawn=drawn)
-            assert system.pair(env)(*a, *b, drawn) == (*winner, *loser)
-    players, ranks = {"a": a, "b": b, "c": Skill(25.0, 8.0)}, {"a": 0.0, "b": 1.0, "c": 1.0}
-    assert system.many("E", players, ranks) == rate_game(settings, "E", players, ranks)
-    assert system.inherited(*a) == settings.inherited(a)
-    assert system.start == settings.default
-
-
 @given(
     st.lists(st.tuples(numbers, deviations, st.integers(0, 2)), min_size=3, max_size=5),
     st.sampled_from([TrueSkill(), Elo(), OpenSkill()]),
@@ -90,11 +76,11 @@ def test_a_checkpoint_starts_at_its_parent_and_no_more_certain(
 @pytest.mark.parametrize(
     ("system", "arguments", "message"),
     [
-        (TrueSkillSettings, {"sigma": 0.0}, "sigma is 0.0"),
-        (TrueSkillSettings, {"beta": -1.0}, "beta is -1.0"),
-        (TrueSkillSettings, {"tau": math.nan}, "tau is nan"),
-        (TrueSkillSettings, {"draw_probability": {"Tak": 1.0}}, "draw_probability of Tak is 1.0"),
-        (TrueSkillSettings, {"default_draw_probability": 0.0}, "draw_probability of default is 0.0"),
+        (TrueSkill, {"sigma": 0.0}, "sigma is 0.0"),
+        (TrueSkill, {"beta": -1.0}, "beta is -1.0"),
+        (TrueSkill, {"tau": math.nan}, "tau is nan"),
+        (TrueSkill, {"draw_probability": {"Tak": 1.0}}, "draw_probability of Tak is 1.0"),
+        (TrueSkill, {"default_draw_probability": 0.0}, "draw_probability of default is 0.0"),
         (Elo, {"k": 0.0}, "Elo k is 0.0"),
         (Elo, {"mu": math.inf}, "Elo mu is inf"),
         (OpenSkill, {"sigma": -1.0}, "OpenSkill sigma is -1.0"),

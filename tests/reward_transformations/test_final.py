@@ -2,6 +2,7 @@
 
 import json
 import math
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -56,11 +57,6 @@ def test_win_draw_loss_does_not_depend_on_the_order_of_seats(x: dict[int, float]
     assert list(result.values()).count(1.0) <= 1
 
 
-@given(scores, scores)
-def test_win_draw_loss_of_two_sums_to_zero(a: float, b: float) -> None:
-    assert sum(WinDrawLossFormatter()({0: a, 1: b}).values()) == 0.0
-
-
 def test_role_advantage_subtracts_the_baseline_before_this_reward_enters_it() -> None:
     transform = RoleAdvantageFormatter(tau=0.5)
     # The ancestor updated first and would answer 0.5 and -0.5 here.
@@ -103,18 +99,6 @@ def test_by_role_a_seat_without_one_has_its_own_baseline_and_the_untrained_teach
     assert by_seat.role_advantage_by_env == {"A": {0: 0.5, 2: 0.25}}
 
 
-def test_roles_survive_a_transformation_that_returns_a_plain_dict() -> None:
-    role = RoleAdvantageFormatter(tau=1.0, by="role")
-    stack = ComposeFinalRewardTransforms([_Plain({0: 0.5, 1: -0.5}), role])
-    stack(RewardVector({0: 1.0, 1: -1.0}, frozenset({0}), {0: "Mafia"}))
-    assert role.role_advantage == {"Mafia": 0.5}
-
-
-def test_by_is_checked() -> None:
-    with pytest.raises(ConfigError, match="by is 'player', expected 'seat' or 'role'"):
-        RoleAdvantageFormatter(by="player")  # type: ignore[arg-type]
-
-
 def test_baselines_by_environment_are_apart() -> None:
     transform = RoleAdvantageByEnvFormatter(default_role_adv=0.25, tau=1.0)
     assert transform({0: 1.0}, "A") == {0: 0.75}
@@ -123,32 +107,25 @@ def test_baselines_by_environment_are_apart() -> None:
     assert transform({0: 1.0}) == {0: 0.75}
 
 
-@given(st.lists(st.tuples(vectors, st.sampled_from(["A", "B"])), max_size=20))
-def test_role_advantage_state_survives_json(games: list[tuple[dict[int, float], str]]) -> None:
-    live = ComposeFinalRewardTransforms(
+def _stack() -> ComposeFinalRewardTransforms:
+    return ComposeFinalRewardTransforms(
         [WinDrawLossFormatter(), RoleAdvantageFormatter(), RoleAdvantageByEnvFormatter()]
     )
+
+
+@given(st.lists(st.tuples(vectors, st.sampled_from(["A", "B"])), max_size=20))
+def test_role_advantage_state_survives_json(games: list[tuple[dict[int, float], str]]) -> None:
+    live = _stack()
     half = len(games) // 2
     for x, env_id in games[:half]:
         live(x, env_id)
-    resumed = ComposeFinalRewardTransforms(
-        [WinDrawLossFormatter(), RoleAdvantageFormatter(), RoleAdvantageByEnvFormatter()]
-    )
+    resumed = _stack()
     resumed.load_state(json.loads(json.dumps(live.state())))
     for x, env_id in games[half:]:
         result = live(x, env_id)
         assert resumed(x, env_id) == result
         assert all(map(math.isfinite, result.values()))
     assert resumed.state() == live.state()
-
-
-def test_role_advantage_matches_the_obvious_formula() -> None:
-    transform = RoleAdvantageFormatter(default_role_adv=0.1, tau=0.2)
-    rewards = [1.0, -1.0, 0.0, 1.0, 1.0]
-    for place, reward in enumerate(rewards):
-        weights = [0.2 * 0.8 ** (place - 1 - i) for i in range(place)]
-        baseline = 0.1 * 0.8**place + sum(w * r for w, r in zip(weights, rewards, strict=False))
-        assert transform({0: reward})[0] == pytest.approx(reward - baseline, abs=1e-12)
 
 
 class _Plain(FinalRewardTransform):
@@ -159,11 +136,14 @@ class _Plain(FinalRewardTransform):
         return self.result
 
 
-def test_trained_seats_survive_a_transformation_that_returns_a_plain_dict() -> None:
-    role = RoleAdvantageFormatter(tau=1.0)
+@pytest.mark.parametrize(("by", "learned"), [("seat", {0: 0.5}), ("role", {"Mafia": 0.5})])
+def test_trained_seats_and_roles_survive_a_transformation_that_returns_a_plain_dict(
+    by: Literal["seat", "role"], learned: dict[int | str, float]
+) -> None:
+    role = RoleAdvantageFormatter(tau=1.0, by=by)
     stack = ComposeFinalRewardTransforms([_Plain({0: 0.5, 1: -0.5}), role])
-    stack(RewardVector({0: 1.0, 1: -1.0}, frozenset({0})))
-    assert role.role_advantage == {0: 0.5}
+    stack(RewardVector({0: 1.0, 1: -1.0}, frozenset({0}), {0: "Mafia"}))
+    assert role.role_advantage == learned
 
 
 @pytest.mark.parametrize("result", [{0: 1.0}, {0: math.nan, 1: 0.0}, {0: 1.0, 1: math.inf}, {}])
@@ -172,17 +152,22 @@ def test_a_stack_names_the_transformation_that_broke_the_vector(result: dict[int
         ComposeFinalRewardTransforms([_Plain(result)])({0: 1.0, 1: -1.0}, "Env")
 
 
-@pytest.mark.parametrize("tau", [0.0, -0.1, 1.1, math.nan])
-def test_tau_is_checked(tau: float) -> None:
-    with pytest.raises(ConfigError, match="tau"):
-        RoleAdvantageFormatter(tau=tau)
-    with pytest.raises(ConfigError, match="RoleAdvantageByEnvFormatter: tau"):
-        RoleAdvantageByEnvFormatter(tau=tau)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        *(({"tau": tau}, "RoleAdvantageByEnvFormatter: tau is") for tau in (0.0, -0.1, 1.1, math.nan)),
+        ({"by": "player"}, "by is 'player', expected 'seat' or 'role'"),
+        ({"default_role_adv": math.inf}, "default_role_adv is inf, not finite"),
+    ],
+)
+def test_settings_are_checked(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        RoleAdvantageByEnvFormatter(**arguments)
 
 
 def test_a_stack_refuses_transformations_of_another_kind() -> None:
     with pytest.raises(ConfigError, match="FinalRewardTransform"):
-        ComposeFinalRewardTransforms([RewardForFormat()])  # type: ignore[list-item]
+        ComposeFinalRewardTransforms([RewardForFormat()])
 
 
 def test_state_is_refused_where_there_is_none() -> None:

@@ -3,25 +3,30 @@
 import math
 import statistics
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.reward_transformations.trajectories import make_trajectory, make_turn
 from unstable_stream.errors import ConfigError
-from unstable_stream.events import Step
+from unstable_stream.events import Step, pack_tokens
 from unstable_stream.reward_transformations import (
     ComposeSamplingRewardTransforms,
     ComposeStepRewardTransforms,
     Discount,
+    GroupRelativeAdvantage,
+    LeaveOneOutAdvantage,
     NormalizeRewards,
     NormalizeRewardsByEnv,
     PenaltyForInvalidMove,
     RewardForFormat,
     RewardProcessor,
     Sample,
+    SamplingRewardTransform,
     StepRewardTransform,
     TrajectoryView,
+    build_sampling,
 )
 
 
@@ -87,9 +92,14 @@ def test_bonus_arguments_are_checked(arguments: dict[str, float]) -> None:
         RewardForFormat(**arguments)
 
 
-def _samples(rewards: list[float], env_ids: list[str] | None = None) -> list[Sample]:
-    step = RewardProcessor("run-a").handle(make_trajectory())[0]
+def _step(stack: ComposeStepRewardTransforms | None = None) -> Step:
+    step = RewardProcessor("run-a", step=stack).handle(make_trajectory())[0]
     assert isinstance(step, Step)
+    return step
+
+
+def _samples(rewards: list[float], env_ids: list[str] | None = None) -> list[Sample]:
+    step = _step()
     envs = env_ids or ["Env-v0"] * len(rewards)
     return [Sample(step, reward, env_id) for reward, env_id in zip(rewards, envs, strict=True)]
 
@@ -99,10 +109,7 @@ def _rewards(samples: list[Sample]) -> list[float]:
 
 
 def test_a_sample_starts_at_the_shaped_reward_and_leaves_the_event_alone() -> None:
-    step = RewardProcessor("run-a", step=ComposeStepRewardTransforms([RewardForFormat(0.5)])).handle(
-        make_trajectory()
-    )[0]
-    assert isinstance(step, Step)
+    step = _step(ComposeStepRewardTransforms([RewardForFormat(0.5)]))
     sample = Sample.from_step(step)
     assert (sample.reward, sample.env_id, sample.pid) == (1.5, "Env-v0", 0)
     assert sample.step_id == step.event_id
@@ -118,11 +125,16 @@ def test_normalising_by_hand() -> None:
     assert _rewards(by_env) == pytest.approx([-1.0, -1.0, 1.0, 1.0], abs=1e-7)
 
 
-@pytest.mark.parametrize("transform", [NormalizeRewards, NormalizeRewardsByEnv])
-@pytest.mark.parametrize("z_score", [False, True])
-def test_equal_rewards_single_samples_and_nothing(transform: type[NormalizeRewards], z_score: bool) -> None:
+@pytest.mark.parametrize(
+    "normalize",
+    [
+        *(kind(z_score) for kind in (NormalizeRewards, NormalizeRewardsByEnv) for z_score in (False, True)),
+        GroupRelativeAdvantage(),
+        LeaveOneOutAdvantage(),
+    ],
+)
+def test_equal_rewards_single_samples_and_nothing(normalize: SamplingRewardTransform) -> None:
     # The ancestor divides by a deviation of 0 here and answers NaN.
-    normalize = transform(z_score=z_score)
     assert _rewards(normalize(_samples([0.1] * 3))) == [0.0, 0.0, 0.0]
     assert _rewards(normalize(_samples([7.0]))) == [0.0]
     assert normalize([]) == []
@@ -143,3 +155,70 @@ def test_normalised_rewards_are_finite_centred_and_do_not_depend_on_order(
         assert statistics.pstdev(result) == pytest.approx(1.0, rel=1e-4)
     in_order = [new for _, new in sorted(zip(rewards, result, strict=True))]
     assert in_order == sorted(result)  # who earned more still does
+
+
+# -- groups ------------------------------------------------------------------------------------------
+
+REWARDS = st.lists(st.floats(-10, 10), min_size=2, max_size=8)
+
+
+def advantages(
+    transform: SamplingRewardTransform, rewards: list[float], seats: list[int] | None = None
+) -> list[float]:
+    batch = _samples(rewards)
+    for sample, seat in zip(batch, seats or [0] * len(rewards), strict=True):
+        sample.step = msgspec.structs.replace(sample.step, seat=seat)
+    return _rewards(transform(batch))
+
+
+def test_three_rewards_by_hand() -> None:
+    rewards = [1.0, 2.0, 6.0]
+    deviation = (14 / 3) ** 0.5
+    assert advantages(GroupRelativeAdvantage(normalize=False), rewards) == [-2.0, -1.0, 3.0]
+    expected = [-2 / deviation, -1 / deviation, 3 / deviation]
+    assert advantages(GroupRelativeAdvantage(), rewards) == pytest.approx(expected, rel=1e-5)
+    assert advantages(LeaveOneOutAdvantage(), rewards) == [1 - 4, 2 - 3.5, 6 - 1.5]
+
+
+@pytest.mark.parametrize("transform", [GroupRelativeAdvantage(), LeaveOneOutAdvantage()])
+def test_each_role_has_its_own_baseline(transform: SamplingRewardTransform) -> None:
+    """Seat 0 always wins: what it does well is only seen beside other turns of seat 0."""
+    assert advantages(transform, [1.0, -1.0, 1.0, -1.0], [0, 1, 0, 1]) == [0.0] * 4
+    mixed = advantages(transform, [1.0, -1.0, 0.0, -1.0], [0, 1, 0, 1])
+    assert mixed[0] > 0 > mixed[2]
+    assert mixed[1] == mixed[3] == 0.0
+
+
+@given(rewards=REWARDS, shift=st.floats(-5, 5))
+def test_a_groups_advantages_add_up_to_nothing_and_ignore_a_shift(rewards: list[float], shift: float) -> None:
+    for transform in (GroupRelativeAdvantage(normalize=False), LeaveOneOutAdvantage()):
+        found = advantages(transform, rewards)
+        assert sum(found) == pytest.approx(0.0, abs=1e-6)
+        moved = advantages(transform, [reward + shift for reward in rewards])
+        assert moved == pytest.approx(found, abs=1e-6)
+
+
+@given(rewards=REWARDS)
+def test_leaving_one_out_is_what_it_says(rewards: list[float]) -> None:
+    """The obvious way: the mean of the others, one after another."""
+    expected = [
+        reward - statistics.fmean(rewards[:place] + rewards[place + 1 :])
+        for place, reward in enumerate(rewards)
+    ]
+    assert advantages(LeaveOneOutAdvantage(), rewards) == pytest.approx(expected, abs=1e-9)
+
+
+def test_groups_by_prompt_are_those_of_the_papers() -> None:
+    batch = _samples([1.0, 9.0, 3.0])
+    batch[1].step = msgspec.structs.replace(batch[1].step, prompt_token_ids=pack_tokens([7]))
+    assert _rewards(GroupRelativeAdvantage(by=["prompt"], normalize=False)(batch)) == [-1.0, 0.0, 1.0]
+
+
+def test_they_are_named_in_a_configuration() -> None:
+    stack = build_sampling([{"type": "LeaveOneOutAdvantage", "by": ["env", "turn"]}])
+    assert advantages(stack, [1.0, 3.0], [0, 1]) == [-2.0, 2.0]
+    expected = r"LeaveOneOutAdvantage\(by=\['colour'\]\): expected one or more of env, seat, turn, game, pr"
+    with pytest.raises(ConfigError, match=expected):
+        LeaveOneOutAdvantage(by=["colour"])
+    with pytest.raises(ConfigError, match="expected one or more of"):
+        GroupRelativeAdvantage(by=[])

@@ -1,8 +1,10 @@
 """Trajectories for tests, with every field that matters set by the caller."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from unstable_stream.events import Trajectory, Turn, game_id, pack_floats, pack_tokens, trajectory_id
+from tests.builders import made
+from unstable_stream.events import Trajectory, Turn, pack_floats, pack_tokens
 
 RUN = "run-a"
 
@@ -10,13 +12,13 @@ RUN = "run-a"
 def make_turn(
     index: int,
     *,
-    valid: bool = True,
     format_feedback: Mapping[str, bool] | None = None,
-    finish_reason: str = "stop",
-    policy_version: int | None = 3,
     completion: Sequence[int] = (11, 12, 13),
+    **fields: Any,
 ) -> Turn:
-    return Turn(
+    """``fields``: those of the turn that need nothing derived."""
+    return made(
+        Turn,
         turn_index=index,
         game_turn=2 * index,
         observation=f"board {index}",
@@ -25,12 +27,10 @@ def make_turn(
         completion=f"I play [{index}]",
         completion_token_ids=pack_tokens(completion),
         logprobs=pack_floats([-0.5] * len(completion)),
-        finish_reason=finish_reason,
         action=f"[{index}]",
-        valid=valid,
         format_feedback=dict(format_feedback or {"correct_answer_format": True}),
         step_info={"n": index},
-        policy_version=policy_version,
+        **{"policy_version": 3, **fields},
     )
 
 
@@ -41,30 +41,20 @@ def make_trajectory(
     rewards: Mapping[int, float] | None = None,
     trained_seats: Sequence[int] = (0,),
     roles: Mapping[int, str] | None = None,
-    trained: bool = True,
-    split: str = "train",
-    env_id: str = "Env-v0",
-    run_id: str = RUN,
     turns: Sequence[Turn] | None = None,
-    policy_version: int | None = 3,
     invalid_move: bool = False,
     opponent_invalid: bool = False,
+    **fields: Any,
 ) -> Trajectory:
-    game = game_id(run_id, split, game_index)
+    """``fields``: those of the trajectory that need nothing derived."""
     rewards = dict(rewards if rewards is not None else {0: 1.0, 1: -1.0})
-    return Trajectory(
-        event_id=trajectory_id(game, seat),
-        run_id=run_id,
+    return made(
+        Trajectory,
         occurred_at_ms=1_700_000_000_000 + game_index,
-        game_id=game,
         game_index=game_index,
-        split=split,
-        env_id=env_id,
         seed=game_index,
         seat=seat,
         model_uid="ckpt-000003",
-        policy_version=policy_version,
-        trained=trained,
         role=(roles or {}).get(seat),
         roles=dict(roles or {}),
         trained_seats=tuple(trained_seats),
@@ -75,4 +65,5 @@ def make_trajectory(
         invalid_move=invalid_move,
         opponent_invalid=opponent_invalid,
         temperature=0.7,
+        **{"run_id": RUN, "env_id": "Env-v0", "policy_version": 3, "trained": True, **fields},
     )

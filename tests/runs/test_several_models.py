@@ -19,7 +19,7 @@ from unstable_stream.history.proofs.ledger import Ledger
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
-from unstable_stream.model_pool.rating_processor import RatingProcessor
+from unstable_stream.model_pool.ratings import RatingProcessor
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.fork import Fork, check_fork, find_fork
 from unstable_stream.runs.history import RunStatus

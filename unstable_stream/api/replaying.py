@@ -28,11 +28,12 @@ from unstable_stream.services.streams.ordered_history import (
     History,
     LogHistory,
     Merged,
+    RecordFilter,
     Slice,
     merged,
+    parse_condition,
 )
 from unstable_stream.services.streams.plugins import Plugin, load_plugin
-from unstable_stream.services.streams.record_filter import RecordFilter, parse_condition
 
 __all__ = ["OfflineProgress", "PluginTally", "Progress", "Replay", "ReplaySource", "encode_event"]
 

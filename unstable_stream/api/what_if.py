@@ -18,8 +18,8 @@ from unstable_stream.history.hindsight.rerate import (
     rerate_from_log,
 )
 from unstable_stream.log.port import EventLog
-from unstable_stream.model_pool import TrueSkillSettings
-from unstable_stream.model_pool.systems import Elo, OpenSkill, RatingSystem, TrueSkill, build_rating_system
+from unstable_stream.model_pool import TrueSkill
+from unstable_stream.model_pool.systems import Elo, OpenSkill, RatingSystem, build_rating_system
 from unstable_stream.runs.config import RewardConfig, RunConfig
 from unstable_stream.runs.history import find_run
 
@@ -89,10 +89,10 @@ def settings_of(system: str, draw_probability: Mapping[str, float]) -> dict[str,
         system: its name.
         draw_probability: the run's own, by environment.
     """
-    usual: Elo | OpenSkill | TrueSkillSettings
-    usual = {"elo": Elo, "openskill": OpenSkill, "trueskill": TrueSkillSettings}[system]()
+    usual: Elo | OpenSkill | TrueSkill
+    usual = {"elo": Elo, "openskill": OpenSkill, "trueskill": TrueSkill}[system]()
     found = {name: getattr(usual, name) for name in SYSTEMS[system] if name != "draw_probability"}
-    if isinstance(usual, TrueSkillSettings):
+    if isinstance(usual, TrueSkill):
         draws = sorted({*draw_probability.values()} or {usual.default_draw_probability})
         found["draw_probability"] = draws[0] if len(draws) == 1 else "by environment"
     return {
@@ -128,7 +128,7 @@ def _system(system: str, settings: Mapping[str, float], config: RunConfig) -> Ra
         given["draw_probability"] = config.model_pool.draw_probability
     else:
         given["default_draw_probability"] = for_all
-    return TrueSkill(TrueSkillSettings(**given))
+    return TrueSkill(**given)
 
 
 def _find(place: Place, run: str, source: str | None) -> tuple[Source, str, RunConfig]:

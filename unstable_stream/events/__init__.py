@@ -1,6 +1,6 @@
-"""Define what is recorded: frozen structs, one module per family, one codec, deterministic ids.
+"""Define what is recorded: frozen structs, one codec, deterministic ids.
 
-To add an event, write a struct in a module of its topic and export it here: its type is known by that.
+To add an event, write a struct in one of the modules and export it here: its type is known by that.
 """
 
 from unstable_stream.events.arrays import (
@@ -12,43 +12,47 @@ from unstable_stream.events.arrays import (
     unpack_floats,
     unpack_tokens,
 )
-from unstable_stream.events.checkpoints import (
-    AdapterProbe,
-    AdapterProof,
-    Checkpoint,
-    ProbeSequence,
-    checkpoint_uid,
-    is_checkpoint_uid,
-    trained_model,
-)
-from unstable_stream.events.dead_letters import RecordRejected
 from unstable_stream.events.envelope import LATEST_MS, MOST_LEVELS, Event, unfit
 from unstable_stream.events.games import (
     ON_ENGINE,
+    OVERALL,
     Action,
     GameAbandoned,
     GameOutcome,
     GameStarted,
+    Rating,
     Seat,
     SeatResult,
+    Step,
+    StepTexts,
+    Trajectory,
+    Turn,
     are_partners,
 )
 from unstable_stream.events.ids import event_id, game_id, named_id, step_id, step_ids, trajectory_id
-from unstable_stream.events.metrics import Metrics
-from unstable_stream.events.ratings import OVERALL, Rating
 from unstable_stream.events.runs import (
+    AdapterProbe,
+    AdapterProof,
+    Checkpoint,
+    CollapseWarning,
+    DroppedStep,
     EnginesChanged,
     EnginesWanted,
     ExtensionUse,
+    LearnerUpdate,
+    Metrics,
     PartChanged,
+    ProbeSequence,
+    RecordRejected,
     RunFinished,
     RunResumed,
     RunStarted,
+    StepsDropped,
+    checkpoint_uid,
+    is_checkpoint_uid,
+    trained_model,
 )
-from unstable_stream.events.steps import Step, StepTexts
 from unstable_stream.events.storable import storable_text, storable_values
-from unstable_stream.events.trajectories import Trajectory, Turn
-from unstable_stream.events.updates import CollapseWarning, DroppedStep, LearnerUpdate, StepsDropped
 
 # isort: split
 # They know the events of all modules above.

@@ -15,13 +15,10 @@ from typing import Any, Final, Union
 import msgspec
 
 from unstable_stream.errors import EventDecodeError, UnknownEventError, UnknownSchemaVersionError
-from unstable_stream.events.checkpoints import Checkpoint, ProbeSequence
 from unstable_stream.events.envelope import Event, unfit
-from unstable_stream.events.games import GameOutcome
-from unstable_stream.events.runs import RunResumed, RunStarted
-from unstable_stream.events.steps import Step
+from unstable_stream.events.games import GameOutcome, Step, Trajectory, Turn
+from unstable_stream.events.runs import Checkpoint, ProbeSequence, RunResumed, RunStarted
 from unstable_stream.events.storable import storable_values
-from unstable_stream.events.trajectories import Trajectory, Turn
 
 
 def event_type(event: Event | type[Event]) -> str:

@@ -1,10 +1,22 @@
-"""Topic ``runs``: written by the launcher, read by every service."""
+"""Topics ``runs``, ``checkpoints``, ``learner-updates``, ``metrics`` and ``dead-letters``: what runs do.
 
-from typing import Any
+- ``runs`` is written by the launcher; read by every service.
+- ``checkpoints`` is written by the learner and the collector; read by the collector and the archive. Weights
+  never ride on a topic: the event says where they are and how to recognise them.
+- ``learner-updates`` is written by the learner; read by the archive, the live view and the collector.
+- ``metrics`` is written by any service; read by the archive and the live view.
+- ``dead-letters``, records that a consumer could not accept, are read by the archive and a person.
+"""
+
+import re
+from typing import Any, Final
 
 import msgspec
 
+from unstable_stream.events.arrays import PackedFloats, PackedTokens
 from unstable_stream.events.envelope import Event, Int64
+
+_UID: Final = re.compile(r"ckpt-(?:(?P<model>[A-Za-z]\w*)-)?\d+", re.ASCII)
 
 
 class ExtensionUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,3 +145,255 @@ class PartChanged(Event, frozen=True, kw_only=True, tag="part-changed"):
     """Ray's id of the machine; empty: not known."""
     reason: str = ""
     """The reason for which it came or went."""
+
+
+def checkpoint_uid(iteration: int, model: str | None = None) -> str:
+    """Return the uid of the checkpoint made by learner update ``iteration``; 0 is the initial policy.
+
+    ``model`` is the trained model's name, if the run trains several: ``ckpt-proposer-000012``.
+    """
+    return f"ckpt-{model}-{iteration:06d}" if model else f"ckpt-{iteration:06d}"
+
+
+def is_checkpoint_uid(name: str) -> bool:
+    """Tell whether a name is in the form of :func:`checkpoint_uid`."""
+    return _UID.fullmatch(name) is not None
+
+
+def trained_model(model_uid: str) -> str | None:
+    """Return the name of the trained model that a checkpoint is of; ``None`` for the only one of a run, and
+    for the name of a fixed opponent.
+    """
+    found = _UID.fullmatch(model_uid)
+    return None if found is None else found["model"]
+
+
+class ProbeSequence(msgspec.Struct, frozen=True):
+    """A prompt and completion as the learner scored them at temperature 1; the last three share a length."""
+
+    prompt_token_ids: PackedTokens
+    """Token ids of the prompt; at least one."""
+    completion_token_ids: PackedTokens
+    """Token ids of the completion."""
+    logprobs: PackedFloats
+    """Log-probability of each completion token under the adapter, nats."""
+    base_logprobs: PackedFloats
+    """Log-probability of each completion token under the base model without the adapter, nats; the same
+    as ``logprobs`` if all parameters are trained, for then no base model is left."""
+
+
+class AdapterProbe(msgspec.Struct, frozen=True):
+    """A few sequences by which an engine shows that it computes with this adapter and no other policy."""
+
+    dtype: str
+    """The type the learner computed in, e.g. ``float32`` or ``bfloat16``; tolerances depend on it."""
+    sequences: tuple[ProbeSequence, ...]
+    """The scored sequences."""
+
+
+class Checkpoint(Event, frozen=True, kw_only=True, tag="checkpoint"):
+    """A saved policy. Natural key: iteration, and the model's name if it has one. Iteration 0 is the policy
+    before any update.
+    """
+
+    TOPIC = "checkpoints"
+
+    model_uid: str
+    """The checkpoint."""
+    iteration: int
+    """Learner update that made it; 0: before any update."""
+    path: str | None
+    """Directory or URI of the weights; ``None``: the base model as it is."""
+    sha256: str | None = None
+    """Digest of the weight file; ``None``: there is no file."""
+    size_bytes: Int64 = 0
+    """Size of the weight file, bytes."""
+    base_model: str = ""
+    """The model that training began with."""
+    lora: dict[str, Any] = msgspec.field(default_factory=dict)
+    """LoRA configuration; empty if all parameters are trained."""
+    parent_uid: str | None = None
+    """The checkpoint it was trained from; ``None``: it is the first."""
+    probe: AdapterProbe | None = None
+    """Sequences that engines score before they play with the adapter; ``None``: there is no adapter, or the
+    version that recorded it had no probes."""
+    parameters: str = "lora"
+    """The trained parameters: ``lora``, the weights are an adapter; ``all``, they are a whole model."""
+    model: str | None = None
+    """Name of the trained model; ``None``: the run trains one."""
+
+
+class AdapterProof(Event, frozen=True, kw_only=True, tag="adapter-proof"):
+    """One engine's proof of one adapter, made when it loads it. Natural key: engine, checkpoint, time.
+
+    The differences are between the engine's log-probabilities of the probe's completion tokens and the
+    learner's.
+    """
+
+    TOPIC = "checkpoints"
+
+    engine: str
+    """The engine, e.g. ``engine-0``."""
+    model_uid: str
+    """The checkpoint."""
+    result: str
+    """``proven``: the engine plays with it; ``indistinct``: it plays, but its scores do not tell it from the
+    base model; ``failed``: the engine plays no game with it and is replaced; ``unproven``: it plays, but the
+    checkpoint has no probe or the engine cannot score."""
+    sha256: str | None = None
+    """Digest of the weight file that the engine read; ``None``: none was recorded, so none was compared."""
+    difference: float | None = None
+    """Root of the mean square of the differences, nats; ``None``: nothing was scored."""
+    largest_difference: float | None = None
+    """The largest difference of one token, nats; ``None``: nothing was scored."""
+    tolerance: float | None = None
+    """The largest ``difference`` that proves the adapter, nats; ``None``: nothing was scored."""
+    base_difference: float | None = None
+    """``difference`` between base model and adapter as the learner recorded them; ``None``: nothing was
+    scored."""
+    duration_ms: float = 0.0
+    """Milliseconds that the engine took to score and compare."""
+
+
+class DroppedStep(msgspec.Struct, frozen=True, array_like=True):
+    """A step that will never be trained on."""
+
+    step_id: str
+    """The step."""
+    reason: str
+    """``stale`` or ``overflow`` from the buffer; ``truncated``, or another word, from the algorithm;
+    ``expired``: the log deleted it before an update could use it; ``unreadable``: its trajectory could not
+    be decoded and is on ``dead-letters``, so the step was never made."""
+
+
+class LearnerUpdate(Event, frozen=True, kw_only=True, tag="learner-update"):
+    """One optimizer iteration and everything it consumed. Natural key: update number, and the model's name if
+    it has one.
+
+    Every step is named exactly once, in an update or a :class:`StepsDropped`: trained or dropped.
+    """
+
+    TOPIC = "learner-updates"
+
+    update: int
+    """Number of the update; 1 for the first."""
+    step_ids: tuple[str, ...]
+    """The steps trained on, in batch order."""
+    dropped: tuple[DroppedStep, ...] = ()
+    """Steps dropped since the previous update."""
+    loss: float = 0.0
+    """The algorithm's loss."""
+    metrics: dict[str, float] = msgspec.field(default_factory=dict)
+    """Name to value: gradient norm, learning rate, entropy, tokens, …; see docs/metrics.md."""
+    model_uid: str | None = None
+    """The checkpoint this update saved; ``None``: it saved none."""
+    positions: dict[str, int] = msgspec.field(default_factory=dict)
+    """``topic[partition]`` to the next offset: all that had been read when the batch was drawn."""
+    duration_ms: float = 0.0
+    """Milliseconds of the update."""
+    model: str | None = None
+    """Name of the trained model, which counts its own updates; ``None``: the run trains one."""
+    resumption: int | None = None
+    """The resumption with whose configuration it was made; 0: that of the start, ``None``: not known, as in
+    updates of earlier versions."""
+    computed_with: dict[str, str] = msgspec.field(default_factory=dict)
+    """Versions, device, threads, number format and learners. Where all are the same, an update repeated on a
+    CPU is equal bit by bit. Empty: not known."""
+
+
+class StepsDropped(Event, frozen=True, kw_only=True, tag="steps-dropped"):
+    """Steps dropped between two updates: found lost by a learner that was started again, or too stale, all of
+    them. Natural key: update, first step id.
+
+    It is an event of its own, because the next update may need more steps than there are, and the collector
+    starts games for them only if it knows that these are no longer pending.
+    """
+
+    TOPIC = "learner-updates"
+
+    update: int
+    """The next update of the run: it draws without them."""
+    dropped: tuple[DroppedStep, ...]
+    """The steps, by id; at least one."""
+    model: str | None = None
+    """Name of the trained model whose steps they were; ``None``: the run trains one."""
+
+
+class CollapseWarning(Event, frozen=True, kw_only=True, tag="collapse-warning"):
+    """The policy shows a sign of collapse. Natural key: update, signal, and the model's name if it has one.
+    Appended together with the update.
+    """
+
+    TOPIC = "learner-updates"
+
+    update: int
+    """The update after which the sign was seen."""
+    began: int
+    """The first update that may have caused it."""
+    fork_at: int
+    """The newest update before it whose checkpoint the run has: a fork there begins before the collapse."""
+    rule: str
+    """``certain``, ``unparsed``, ``illegal``, ``result`` or ``divergence``; see docs/collapse.md."""
+    signal: str
+    """The metric of the updates that the rule looked at."""
+    value: float
+    """Its value when the sign was seen."""
+    reference: float
+    """The value that it was compared with: a bound, or the best so far."""
+    text: str = ""
+    """One sentence about it."""
+    action: str = "warn"
+    """The run's answer: ``warn`` nothing else, ``stop`` it stopped, ``lower-step`` it halved its step."""
+    learning_rate_factor: float = 1.0
+    """All later updates of the model multiply their learning rate by this, until the next warning."""
+    model: str | None = None
+    """Name of the trained model; ``None``: the run trains one."""
+
+
+class Metrics(Event, frozen=True, kw_only=True, tag="metrics"):
+    """Scalars one source measured at one moment. Natural key: source, sequence or time."""
+
+    TOPIC = "metrics"
+
+    source: str
+    """The service that measured, e.g. ``engine-0``."""
+    values: dict[str, float] = msgspec.field(default_factory=dict)
+    """Metric name to value, e.g. ``collection-SimpleTak-v0-train/win-rate``."""
+    update: int | None = None
+    """The learner update the values belong to; ``None``: none."""
+
+    @property
+    def key(self) -> str:
+        return self.source
+
+
+class RecordRejected(Event, frozen=True, kw_only=True, tag="record-rejected"):
+    """A record was set aside, whole. Natural key: consumer, topic, partition, offset.
+
+    ``run_id`` is the consumer's run, or empty if it serves all runs.
+    """
+
+    TOPIC = "dead-letters"
+
+    consumer: str
+    """The consumer group that rejected it."""
+    topic: str
+    """Topic of the record."""
+    partition: int
+    """Partition of the record."""
+    offset: Int64
+    """Offset of the record."""
+    reason: str
+    """The error class and message."""
+    record_key: str = ""
+    """The record's key."""
+    record_value: bytes = b""
+    """The record's bytes."""
+    record_headers: dict[str, bytes] = msgspec.field(default_factory=dict)
+    """The record's headers."""
+    record_timestamp_ms: Int64 = 0
+    """The record's own time, Unix milliseconds."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.topic}-{self.partition}"

@@ -117,7 +117,7 @@ KINDS: Final[Mapping[str, Kind]] = {
                     for name in ("NormalizeRewards", "NormalizeRewardsByEnv")
                 },
                 **{
-                    name: f"{_REWARDS}.group:{name}"
+                    name: f"{_REWARDS}.sampling:{name}"
                     for name in ("GroupRelativeAdvantage", "LeaveOneOutAdvantage")
                 },
             },
@@ -186,7 +186,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             "a class like unstable_stream.model_pool.systems.RatingSystem",
             "rating_system.py",
             {
-                "trueskill": "unstable_stream.model_pool.systems:TrueSkill",
+                "trueskill": "unstable_stream.model_pool.skill:TrueSkill",
                 "elo": "unstable_stream.model_pool.systems:Elo",
                 "openskill": "unstable_stream.model_pool.systems:OpenSkill",
             },

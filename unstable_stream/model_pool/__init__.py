@@ -1,10 +1,9 @@
 """Rate models by a fold over game outcomes, and choose opponents."""
 
-from unstable_stream.model_pool.exploration import ExplorationTracker
 from unstable_stream.model_pool.pool import ModelPool, Opponent, PoolState
-from unstable_stream.model_pool.rating_processor import RatingProcessor
-from unstable_stream.model_pool.ratings import Ratings
-from unstable_stream.model_pool.skill import Skill, TrueSkillSettings, match_quality, rate_game, rate_pair
+from unstable_stream.model_pool.ratings import RatingProcessor, Ratings
+from unstable_stream.model_pool.results import ExplorationTracker
+from unstable_stream.model_pool.skill import Skill, TrueSkill
 
 __all__ = [
     "ExplorationTracker",
@@ -14,8 +13,5 @@ __all__ = [
     "RatingProcessor",
     "Ratings",
     "Skill",
-    "TrueSkillSettings",
-    "match_quality",
-    "rate_game",
-    "rate_pair",
+    "TrueSkill",
 ]

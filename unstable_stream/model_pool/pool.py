@@ -22,10 +22,14 @@ from unstable_stream.events import (
 from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.extensions import KINDS, Reference, Spec, build
 from unstable_stream.extensions.build import refuse
-from unstable_stream.model_pool.exploration import ExplorationState, ExplorationTracker
-from unstable_stream.model_pool.results import RecentResults, ResultsState
-from unstable_stream.model_pool.skill import Skill, TrueSkillSettings, match_quality
-from unstable_stream.model_pool.systems import RatingSystem, TrueSkill
+from unstable_stream.model_pool.results import (
+    ExplorationState,
+    ExplorationTracker,
+    RecentResults,
+    ResultsState,
+)
+from unstable_stream.model_pool.skill import Skill, TrueSkill
+from unstable_stream.model_pool.systems import RatingSystem
 
 OpponentWeight: TypeAlias = Callable[["ModelPool", str, str, str | None], float]
 """``(pool, me, opponent, env_id)`` to a weight of 0 or more: a sampling mode of the user's own. An opponent
@@ -112,13 +116,12 @@ class ModelPool:
         fixed: Sequence[str] | Mapping[str, float] = (),
         *,
         temperature: float = 1.0,
-        settings: TrueSkillSettings | None = None,
         system: RatingSystem | None = None,
     ) -> None:
         """Start with the fixed opponents and no checkpoint.
 
         ``fixed`` may give each fixed opponent a weight of its draw in the modes ``fixed`` and ``random``, in
-        which checkpoints have 1. ``system`` made the ratings; by default TrueSkill with ``settings``.
+        which checkpoints have 1. ``system`` made the ratings; by default TrueSkill.
 
         Raises:
             ConfigError: unknown mode, or numbers that leave nobody to draw.
@@ -137,10 +140,7 @@ class ModelPool:
         self.max_active_lora = max_active_lora
         self.lag_range = lag_range
         self.temperature = temperature
-        if settings is None:
-            settings = system.settings if isinstance(system, TrueSkill) else TrueSkillSettings()
-        self.settings = settings
-        self._system = system if system is not None else TrueSkill(settings)
+        self.system = system or TrueSkill()
         self.exploration = ExplorationTracker()
         self.results = RecentResults()
         self._members: dict[str, Opponent] = {}
@@ -259,11 +259,11 @@ class ModelPool:
                 known = self._ratings.get((scope, ancestor)) if scope is not None else None
                 if known is not None:
                     skill = Skill(known.mu, known.sigma)
-                    return skill if ancestor == uid else Skill(*self._system.inherited(known.mu, known.sigma))
+                    return skill if ancestor == uid else Skill(*self.system.inherited(known.mu, known.sigma))
             visited.add(ancestor)
             member = self._members.get(ancestor)
             ancestor = member.parent_uid if member is not None else None
-        return Skill(*self._system.start)
+        return Skill(*self.system.start)
 
     def snapshot(self) -> dict[str, float]:
         """Return the pool as metrics: who may be drawn, how often each was met and with what score.
@@ -355,24 +355,24 @@ class ModelPool:
         if own is not None:
             return lambda uid: self._logit(own(self, uid_me, uid, env_id), uid)
         me = self.rating(uid_me, env_id)
-        if self.sample_mode == "match-quality":
+        if self.sample_mode in ("match-quality", "ts-dist"):
+            system = self.system
+            assert isinstance(system, TrueSkill), "the configuration refuses these modes with another system"
+            if self.sample_mode == "ts-dist":
+                return lambda uid: -abs(me.mu - self.rating(uid, env_id).mu) / system.beta
             # Far apart, quality underflows to 0; the floor keeps its logarithm finite.
-            return lambda uid: math.log(
-                max(match_quality(self.settings, me, self.rating(uid, env_id)), 1e-300)
-            )
-        if self.sample_mode == "ts-dist":
-            return lambda uid: -abs(me.mu - self.rating(uid, env_id).mu) / self.settings.beta
+            return lambda uid: math.log(max(system.match_quality(me, self.rating(uid, env_id)), 1e-300))
         if self.sample_mode == "exploration":
             return lambda uid: math.log(self.exploration.novelty(uid, env_id) + _NOVELTY_FLOOR)
-        if self.sample_mode == "pfsp-hard":
-            return lambda uid: math.log(1.0 - self.results.smoothed(uid, env_id, trained_model(uid_me)))
-        if self.sample_mode == "pfsp-variance":
-            return lambda uid: math.log(self._evenness(uid, env_id, trained_model(uid_me)))
-        return None
+        if self.sample_mode in ("pfsp-hard", "pfsp-variance"):
+            by_variance, model = self.sample_mode == "pfsp-variance", trained_model(uid_me)
 
-    def _evenness(self, uid: str, env_id: str | None, model: str | None) -> float:
-        win = self.results.smoothed(uid, env_id, model)
-        return win * (1.0 - win)
+            def prioritised(uid: str) -> float:
+                win = self.results.smoothed(uid, env_id, model)
+                return math.log((win if by_variance else 1.0) * (1.0 - win))
+
+            return prioritised
+        return None
 
     def _logit(self, weight: object, uid: str) -> float:
         if not isinstance(weight, (int, float)) or not math.isfinite(weight) or weight < 0:

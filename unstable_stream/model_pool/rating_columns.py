@@ -61,42 +61,15 @@ class RatingHistory:
 
     def __init__(self) -> None:
         self.numbers = array("d")
-        """Six numbers for each rating: see the properties. All integers here are exact as floats."""
+        """For each rating the game's place in its :class:`GameColumns`, the scope (number of the environment,
+        -1 for all), the model's number, mu, sigma, and its rated games so far, this one included. All
+        integers here are exact as floats."""
 
     def rows(self) -> list[tuple[float, ...]]:
-        """Return game, scope, model, mu, sigma and games of each rating: cheaper for a single game."""
+        """Return the six numbers of each rating: cheaper for a single game."""
         numbers = iter(self.numbers)
         return list(zip(*[numbers] * 6, strict=True))
 
-    def _column(self, place: int) -> NDArray[np.float64]:
-        return np.frombuffer(self.numbers, dtype=np.float64).reshape(-1, 6)[:, place]
-
-    @property
-    def game(self) -> NDArray[np.int32]:
-        """``int32[ratings]``: place of the game in its :class:`GameColumns`."""
-        return self._column(0).astype(np.int32)
-
-    @property
-    def scope(self) -> NDArray[np.int32]:
-        """``int32[ratings]``: number of the environment, -1 for all together."""
-        return self._column(1).astype(np.int32)
-
-    @property
-    def model(self) -> NDArray[np.int32]:
-        """``int32[ratings]``"""
-        return self._column(2).astype(np.int32)
-
-    @property
-    def mu(self) -> NDArray[np.float64]:
-        """``float64[ratings]``"""
-        return self._column(3)
-
-    @property
-    def sigma(self) -> NDArray[np.float64]:
-        """``float64[ratings]``"""
-        return self._column(4)
-
-    @property
-    def games(self) -> NDArray[np.int32]:
-        """``int32[ratings]``: rated games of the model so far, this one included."""
-        return self._column(5).astype(np.int32)
+    def columns(self) -> tuple[NDArray[np.float64], ...]:
+        """Return the same six numbers as columns, ``float64[ratings]`` each."""
+        return tuple(np.frombuffer(self.numbers, dtype=np.float64).reshape(-1, 6).T)

@@ -1,8 +1,7 @@
 """Fold games into ratings, per environment and overall, by any rating system: the one fold there is.
 
-Live rating and ``verify`` hand it one game at a time
-(:class:`~unstable_stream.model_pool.rating_processor.RatingProcessor`), ``rerate`` a million in columns. The
-fold knows who is rated against whom and where a model starts. A rating system
+Live rating and ``verify`` hand it one game at a time (:class:`RatingProcessor`), ``rerate`` a million in
+columns. The fold knows who is rated against whom and where a model starts. A rating system
 (:class:`~unstable_stream.model_pool.systems.RatingSystem`) knows how beliefs change by a game.
 
 - Every model takes part once, as a team of its own. One that played several seats takes part with the mean
@@ -20,14 +19,15 @@ fold knows who is rated against whom and where a model starts. A rating system
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar
 
-from unstable_stream.events import OVERALL, trained_model
+from unstable_stream.errors import EventError
+from unstable_stream.events import OVERALL, Event, GameOutcome, Rating, event_id, trained_model
+from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.model_pool.rating_columns import GameColumns, Names, RatingHistory
-from unstable_stream.model_pool.systems import PairUpdate, RatingSystem
-from unstable_stream.model_pool.teams import Belief, rate_sides, shares_of, sides_of
-
-SystemT = TypeVar("SystemT", bound=RatingSystem)
+from unstable_stream.model_pool.skill import Belief, PairUpdate, Skill, TrueSkill
+from unstable_stream.model_pool.systems import RatingSystem
+from unstable_stream.model_pool.teams import rate_sides, shares_of, sides_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,15 @@ class _Scope:
         self.games += [0] * missing
 
 
-class Ratings(Generic[SystemT]):
+class Ratings:
     """The fold. Its memory grows with models and environments, not with games."""
 
-    def __init__(self, names: Names, system: SystemT, *, per_env: bool = True, overall: bool = True) -> None:
+    def __init__(
+        self, names: Names, system: RatingSystem, *, per_env: bool = True, overall: bool = True
+    ) -> None:
         """``per_env`` and ``overall`` say what is rated; ``names`` may still grow."""
         self._names = names
-        self._system: SystemT = system
+        self._system = system
         self._per_env = per_env
         self._overall = _Scope(-1) if overall else None
         self._by_env: list[tuple[_Scope, ...]] = []
@@ -201,11 +203,11 @@ class Ratings(Generic[SystemT]):
         rated = self._system.many(self._names.envs[env], players, rank_of)
         return {model: (rated[names[model]][0], rated[names[model]][1]) for model in beliefs}
 
-    def _belief(self, scope: _Scope, model: int) -> tuple[float, float]:
+    def _belief(self, scope: _Scope, model: int) -> Belief:
         mu = scope.mu[model]
         return self._first(scope, model) if mu is None else (mu, scope.sigma[model])
 
-    def _first(self, scope: _Scope, model: int) -> tuple[float, float]:
+    def _first(self, scope: _Scope, model: int) -> Belief:
         """Return the first belief about a model."""
         names = self._names
         visited = {names.models[model]}
@@ -223,25 +225,21 @@ class Ratings(Generic[SystemT]):
         if version is None:
             return self._system.start
         of = trained_model(names.models[model])
-        newest: tuple[int, str] | None = None
-        for number in range(self._known + 1):
-            other = names.versions[number]
-            if other is None or other >= version or scope.mu[number] is None:
-                continue
-            if trained_model(names.models[number]) == of:
-                newest = max(newest or (other, names.models[number]), (other, names.models[number]))
-        if newest is None:
+        earlier = [
+            (other, names.models[number])
+            for number, other in enumerate(names.versions[: self._known + 1])
+            if other is not None and other < version and scope.mu[number] is not None
+            if trained_model(names.models[number]) == of
+        ]
+        if not earlier:
             return self._system.start
-        number = names.model_of[newest[1]]
-        mu = scope.mu[number]
-        assert mu is not None
-        return self._system.inherited(mu, scope.sigma[number])
+        return self._system.inherited(*self._belief(scope, names.model_of[max(earlier)[1]]))
 
     def _parent(self, model: int) -> str | None:
         # Only of a checkpoint is the parent known.
         return self._names.parents[model] if self._names.versions[model] is not None else None
 
-    def belief(self, env_id: str, model_uid: str) -> tuple[float, float]:
+    def belief(self, env_id: str, model_uid: str) -> Belief:
         """Return what a model would start its next game at, in an environment or :data:`OVERALL`."""
         self._make_room()
         model = self._names.model_of.get(model_uid)
@@ -304,3 +302,95 @@ class Ratings(Generic[SystemT]):
                 for rank, (_, uid, model, mu) in enumerate(standing, 1)
             ]
         return rows
+
+
+class RatingProcessor:
+    """Rates the models of each finished game, of the train and the eval split, against one another.
+
+    A game seen before changes nothing. All it needs to know about a checkpoint is in the outcome, so its only
+    input is one topic in one order.
+    """
+
+    name: ClassVar[str] = "rating-processor"
+    inputs: ClassVar[tuple[str, ...]] = (GameOutcome.TOPIC,)
+
+    def __init__(self, run_id: str, system: RatingSystem | None = None) -> None:
+        """Start with nobody rated; ``system``: by default TrueSkill."""
+        self.run_id = run_id
+        self._system = system if system is not None else TrueSkill()
+        self._seen: dict[str, IndexSet] = {}
+        self._start()
+
+    def _start(self) -> None:
+        self._names = Names()
+        self._ratings = Ratings(self._names, self._system)
+
+    def handle(self, event: Event) -> Sequence[Event]:
+        """Fold one event.
+
+        Raises:
+            EventError: an outcome without seats; nothing has changed.
+        """
+        if not isinstance(event, GameOutcome) or event.run_id != self.run_id:
+            return ()
+        if not event.seats:
+            raise EventError(f"outcome of game {event.game_id} has no seats; expected one per player")
+        if not self._seen.setdefault(event.split, IndexSet()).add(event.game_index):
+            return ()
+        names = self._names
+        game = GameColumns(
+            envs=[names.env(event.env_id)],
+            starts=[0, len(event.seats)],
+            models=[
+                names.model(seat.model_uid, seat.policy_version, seat.parent_uid) for seat in event.seats
+            ],
+            ranks=[seat.rank for seat in event.seats],
+            teams=_teams(event),
+        )
+        history = RatingHistory()
+        self._ratings.apply(game, history)
+        # Those of the environment come first, each scope by model.
+        rows = sorted(
+            (scope < 0, names.models[int(model)], mu, sigma, int(games))
+            for _, scope, model, mu, sigma, games in history.rows()
+        )
+        return [self._rating(event, *row) for row in rows]
+
+    def _rating(
+        self, event: GameOutcome, overall: bool, uid: str, mu: float, sigma: float, games: int
+    ) -> Rating:
+        env_id = OVERALL if overall else event.env_id
+        return Rating(
+            event_id=event_id(self.run_id, "rating", event.game_id, env_id, uid),
+            run_id=self.run_id,
+            occurred_at_ms=event.occurred_at_ms,
+            env_id=env_id,
+            model_uid=uid,
+            mu=mu,
+            sigma=sigma,
+            games=games,
+            game_id=event.game_id,
+        )
+
+    def skill(self, model_uid: str, env_id: str = OVERALL) -> Skill:
+        """Return what a model would start its next game at."""
+        return Skill(*self._ratings.belief(env_id, model_uid))
+
+    def state(self) -> dict[str, Any]:
+        """Return everything the fold depends on, as JSON values."""
+        return {
+            "seen": {split: [list(r) for r in seen.ranges()] for split, seen in sorted(self._seen.items())},
+            **self._ratings.state(),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` returned, also after a trip through JSON."""
+        self._seen = {s: IndexSet((start, stop) for start, stop in r) for s, r in state["seen"].items()}
+        self._start()
+        self._ratings.load_state(state)
+
+
+def _teams(event: GameOutcome) -> list[int] | None:
+    if all(seat.team is None for seat in event.seats):
+        return None
+    return [-1 if seat.team is None else seat.team for seat in event.seats]

@@ -1,4 +1,4 @@
-"""TrueSkill updates: a closed form for two players, the ``trueskill`` package for more.
+"""TrueSkill: a closed form for two players, the ``trueskill`` package for more.
 
 Source: Herbrich, Minka, Graepel, "TrueSkill: A Bayesian Skill Rating System", NIPS 2006; the two-player
 equations are its section 3 with one player a team. For two players the factor graph needs one pass, so
@@ -6,16 +6,23 @@ the closed form is exact, and about a hundred times faster than building the gra
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from itertools import groupby
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache, partial
+from itertools import combinations, groupby
 from statistics import NormalDist
-from typing import Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
 
 import trueskill
 
 from unstable_stream.errors import ConfigError
+
+Belief: TypeAlias = tuple[float, float]
+"""``mu`` and ``sigma`` of a model's strength."""
+PairUpdate: TypeAlias = Callable[[float, float, float, float, bool], tuple[float, float, float, float]]
+"""``(mu, sigma of the winner, mu, sigma of the loser, drawn)`` to the four numbers after the game."""
+
+_Player = TypeVar("_Player", str, int)
 
 _SQRT_2: Final = math.sqrt(2.0)
 _SQRT_2_PI: Final = math.sqrt(2.0 * math.pi)
@@ -40,18 +47,20 @@ class Skill(NamedTuple):
     sigma: float
 
 
-def check_settings(system: str, settings: object, positive: Sequence[str], others: Sequence[str]) -> None:
+def check_settings(settings: object, positive: Sequence[str], others: Sequence[str]) -> None:
     """Raise :class:`ConfigError` where a setting is not above 0, or one of the others not at least 0."""
     for name in (*positive, *others):
         value = getattr(settings, name)
         if not (math.isfinite(value) and (value > 0.0 or (value == 0.0 and name in others))):
             least = "of at least 0" if name in others else "above 0"
-            raise ConfigError(f"{system} {name} is {value}, expected a number {least}")
+            raise ConfigError(f"{type(settings).__name__} {name} is {value}, expected a number {least}")
 
 
 @dataclass(frozen=True)
-class TrueSkillSettings:
-    """Parameters of the model; the defaults are the paper's."""
+class NormalBeliefs:
+    """Settings of systems whose beliefs are normal distributions; the defaults are TrueSkill's paper's."""
+
+    uncertain: ClassVar[bool] = True
 
     mu: float = 25.0
     """Mean of a model never seen."""
@@ -61,90 +70,128 @@ class TrueSkillSettings:
     """Standard deviation of one game's performance around the skill."""
     tau: float = 0.0
     """Standard deviation of the skill's drift between games. A model here never changes (each checkpoint is
-    a model of its own), so there is none; the package's default of 25/300 is for people, who learn."""
-    draw_probability: Mapping[str, float] = field(default_factory=dict)
-    """Probability that two equal models draw, by environment."""
-    default_draw_probability: float = 0.1
-    """The same for every other environment."""
+    a model of its own), so there is none; the usual 25/300 is for people, who learn."""
     inherited_sigma: float = 25.0 / 12.0
     """A new checkpoint starts at its parent's ``mu``, with this much uncertainty (a standard deviation)
     added: one update may have changed it by about half a ``beta``."""
 
     def __post_init__(self) -> None:
-        check_settings("TrueSkill", self, positive=("sigma", "beta"), others=("tau", "inherited_sigma"))
+        check_settings(self, positive=("sigma", "beta"), others=("tau", "inherited_sigma"))
+
+    @property
+    def start(self) -> Belief:
+        """Return the belief about a model never seen."""
+        return self.mu, self.sigma
+
+    def inherited(self, mu: float, sigma: float) -> Belief:
+        """Return the first belief about a child of such a model, never less certain than a stranger's."""
+        return mu, min(self.sigma, math.hypot(sigma, self.inherited_sigma))
+
+    def score(self, mu: float, sigma: float) -> float:
+        """Return the number that orders a ladder."""
+        return mu - 3.0 * sigma
+
+    def parameters(self) -> dict[str, Any]:
+        """Return all settings, as JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class TrueSkill(NormalBeliefs):
+    """TrueSkill. Games of two go by the closed form, games of three and more by the ``trueskill`` package."""
+
+    name: ClassVar[str] = "trueskill"
+
+    draw_probability: Mapping[str, float] = field(default_factory=dict)
+    """Probability that two equal models draw, by environment."""
+    default_draw_probability: float = 0.1
+    """The same for every other environment."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         for env_id, p in (("default", self.default_draw_probability), *self.draw_probability.items()):
             if not 0.0 < p < 1.0:
                 # At 0 a draw would be an impossible event with no defined update.
                 raise ConfigError(f"draw_probability of {env_id} is {p}, expected a number between 0 and 1")
 
-    @cached_property
-    def default(self) -> Skill:
-        """Return the belief about a model never seen."""
-        return Skill(self.mu, self.sigma)
-
-    def inherited(self, parent: Skill) -> Skill:
-        """Return the first belief about a child of ``parent``, never less certain than a stranger's."""
-        return Skill(parent.mu, min(self.sigma, math.hypot(parent.sigma, self.inherited_sigma)))
-
     def draw_probability_of(self, env_id: str) -> float:
         """Return the draw probability for an environment."""
         return self.draw_probability.get(env_id, self.default_draw_probability)
 
+    def draw_margin(self, env_id: str, seats: int = 2) -> float:
+        """Return the draw margin between two sides with so many seats together, in points."""
+        return _margin_in_beta(self.draw_probability_of(env_id)) * self.beta * math.sqrt(seats / 2)
 
-def rate_game(
-    settings: TrueSkillSettings, env_id: str, players: Mapping[str, Skill], ranks: Mapping[str, float]
-) -> dict[str, Skill]:
-    """Return every player's belief after one game among distinct players, each on its own.
+    def pair(self, env_id: str) -> PairUpdate:
+        """Return the update for games of two in an environment."""
+        noise = 2.0 * self.beta * self.beta
+        return partial(update_pair, noise, self.tau * self.tau, self.draw_margin(env_id))
 
-    Equal ranks draw. The result does not depend on the order of ``players``. A lone player is returned
-    unchanged.
+    def many(
+        self, env_id: str, players: Mapping[str, Belief], ranks: Mapping[str, float]
+    ) -> Mapping[str, Belief]:
+        """Return every player's belief after one game among three and more, each on its own.
 
-    Args:
-        settings: parameters.
-        env_id: picks the draw probability.
-        players: model uid to belief before the game.
-        ranks: model uid to rank, lower is better; only the order counts.
-    """
-    draw_probability = settings.draw_probability_of(env_id)
-    uids = sorted(players, key=lambda uid: (ranks[uid], uid))
-    if len(uids) < 2:
-        return dict(players)
-    if len(uids) == 2:
-        first, second = uids
-        drawn = ranks[first] == ranks[second]
-        return dict(
-            zip(
-                uids,
-                rate_pair(settings, draw_probability, players[first], players[second], drawn=drawn),
-                strict=True,
-            )
+        Equal ranks draw, and only the order of ranks counts. The result does not depend on the order of
+        ``players``.
+        """
+        uids = sorted(players, key=lambda uid: (ranks[uid], uid))
+        try:
+            return self._by_package(env_id, uids, players, ranks)
+        except (FloatingPointError, ValueError, ZeroDivisionError):
+            # Results so unexpected that a truncated normal has no mass left in float64: there each player's
+            # updates against all others are averaged.
+            update, rated = self.pair(env_id), dict[str, list[Belief]]()
+            for one, other in combinations(uids, 2):
+                numbers = update(*players[one], *players[other], ranks[one] == ranks[other])
+                rated.setdefault(one, []).append(numbers[:2])
+                rated.setdefault(other, []).append(numbers[2:])
+            return mean_beliefs(rated)
+
+    def _by_package(
+        self, env_id: str, uids: Sequence[str], players: Mapping[str, Belief], ranks: Mapping[str, float]
+    ) -> dict[str, Belief]:
+        """Rate by the ``trueskill`` package, ``uids`` sorted by rank and name.
+
+        Its factor graph compares neighbours only, so within a tie the result depends on who sits in the
+        middle. Every rotation of the tied players is rated and the results averaged, which gives equal
+        players equal updates.
+        """
+        environment = trueskill.TrueSkill(
+            beta=self.beta,
+            tau=self.tau,
+            draw_probability=self.draw_probability_of(env_id),
+            # The package's own approximation of erfc is good to seven digits only.
+            backend=(cdf, pdf, inverse_cdf),
         )
-    try:
-        return _rate_many(settings, draw_probability, uids, players, ranks)
-    except (FloatingPointError, ValueError, ZeroDivisionError):  # a precision that has become 0 or negative
-        return _rate_by_pairs(settings, draw_probability, uids, players, ranks)
+        ties = [list(tied) for _, tied in groupby(uids, key=ranks.__getitem__)]
+        rotations = math.lcm(*map(len, ties))
+        mus, sigmas = dict.fromkeys(uids, 0.0), dict.fromkeys(uids, 0.0)
+        for turn in range(rotations):
+            order = [tie[(place + turn) % len(tie)] for tie in ties for place in range(len(tie))]
+            teams = [(trueskill.Rating(*players[uid]),) for uid in order]
+            rated = environment.rate(teams, [ranks[uid] for uid in order])
+            for uid, (rating,) in zip(order, rated, strict=True):
+                mus[uid] += rating.mu / rotations
+                sigmas[uid] += rating.sigma / rotations
+        return {uid: (mus[uid], sigmas[uid]) for uid in uids}
+
+    def match_quality(self, a: Belief, b: Belief) -> float:
+        """Return how likely a draw is, relative to two players of equal, certain skill: in (0, 1]."""
+        noise = 2.0 * self.beta * self.beta
+        c_squared = noise + a[1] * a[1] + b[1] * b[1]
+        return math.sqrt(noise / c_squared) * math.exp(-((a[0] - b[0]) ** 2) / (2.0 * c_squared))
 
 
-def rate_pair(
-    settings: TrueSkillSettings, draw_probability: float, winner: Skill, loser: Skill, *, drawn: bool
-) -> tuple[Skill, Skill]:
-    """Return both beliefs after a game of two; of a draw, ``winner`` and ``loser`` are just names."""
-    mu_w, sigma_w, mu_l, sigma_l = update_pair(
-        2.0 * settings.beta * settings.beta,
-        settings.tau * settings.tau,
-        draw_margin(settings, draw_probability),
-        winner.mu,
-        winner.sigma,
-        loser.mu,
-        loser.sigma,
-        drawn,
-    )
-    return Skill(mu_w, sigma_w), Skill(mu_l, sigma_l)
-
-
-def draw_margin(settings: TrueSkillSettings, draw_probability: float, seats: int = 2) -> float:
-    """Return the draw margin between two sides with so many seats together, in points."""
-    return _margin_in_beta(draw_probability) * settings.beta * math.sqrt(seats / 2)
+def mean_beliefs(rated: Mapping[_Player, Sequence[Belief]]) -> dict[_Player, Belief]:
+    """Return the mean of each player's beliefs; it does not depend on their order."""
+    return {
+        player: (
+            math.fsum(mu for mu, _ in each) / len(each),
+            math.fsum(sigma for _, sigma in each) / len(each),
+        )
+        for player, each in sorted(rated.items())
+    }
 
 
 def update_pair(
@@ -173,13 +220,6 @@ def update_pair(
         mu_l - variance_l / c * v,
         math.sqrt(variance_l * (1.0 - variance_l / c_squared * w)),
     )
-
-
-def match_quality(settings: TrueSkillSettings, a: Skill, b: Skill) -> float:
-    """Return how likely a draw is, relative to two players of equal, certain skill: in (0, 1]."""
-    noise = 2.0 * settings.beta * settings.beta
-    c_squared = noise + a.sigma * a.sigma + b.sigma * b.sigma
-    return math.sqrt(noise / c_squared) * math.exp(-((a.mu - b.mu) ** 2) / (2.0 * c_squared))
 
 
 def correction(difference: float, margin: float, *, drawn: bool) -> tuple[float, float]:
@@ -215,66 +255,3 @@ def _draw_correction(difference: float, margin: float) -> tuple[float, float]:
     v = (pdf_low - pdf_high) / between
     w = v * v + (high * pdf_high - low * pdf_low) / between
     return sign * v, min(1.0, max(0.0, w))
-
-
-def _rate_many(
-    settings: TrueSkillSettings,
-    draw_probability: float,
-    uids: Sequence[str],
-    players: Mapping[str, Skill],
-    ranks: Mapping[str, float],
-) -> dict[str, Skill]:
-    """Rate three or more players by the ``trueskill`` package, ``uids`` sorted by rank and name.
-
-    Its factor graph compares neighbours only, so within a tie the result depends on who sits in the
-    middle. Every rotation of the tied players is rated and the results averaged, which gives equal
-    players equal updates.
-    """
-    environment = trueskill.TrueSkill(
-        beta=settings.beta,
-        tau=settings.tau,
-        draw_probability=draw_probability,
-        # The package's own approximation of erfc is good to seven digits only.
-        backend=(cdf, pdf, inverse_cdf),
-    )
-    ties = [list(tied) for _, tied in groupby(uids, key=ranks.__getitem__)]
-    rotations = math.lcm(*map(len, ties))
-    mus = dict.fromkeys(uids, 0.0)
-    sigmas = dict.fromkeys(uids, 0.0)
-    for turn in range(rotations):
-        order = [tie[(place + turn) % len(tie)] for tie in ties for place in range(len(tie))]
-        teams = [(trueskill.Rating(*players[uid]),) for uid in order]
-        for uid, (rating,) in zip(order, environment.rate(teams, [ranks[uid] for uid in order]), strict=True):
-            mus[uid] += rating.mu / rotations
-            sigmas[uid] += rating.sigma / rotations
-    return {uid: Skill(mus[uid], sigmas[uid]) for uid in uids}
-
-
-def _rate_by_pairs(
-    settings: TrueSkillSettings,
-    draw_probability: float,
-    uids: Sequence[str],
-    players: Mapping[str, Skill],
-    ranks: Mapping[str, float],
-) -> dict[str, Skill]:
-    """Average each player's two-player updates against all others.
-
-    Stands in where the factor graph's arithmetic breaks down: results so unexpected that a truncated
-    normal has no mass left in float64.
-    """
-    rated = {}
-    for uid in uids:
-        skills = []
-        for other in uids:
-            if other == uid:
-                continue
-            drawn = ranks[uid] == ranks[other]
-            if drawn or ranks[uid] < ranks[other]:
-                skill, _ = rate_pair(settings, draw_probability, players[uid], players[other], drawn=drawn)
-            else:
-                _, skill = rate_pair(settings, draw_probability, players[other], players[uid], drawn=False)
-            skills.append(skill)
-        rated[uid] = Skill(
-            math.fsum(s.mu for s in skills) / len(skills), math.fsum(s.sigma for s in skills) / len(skills)
-        )
-    return rated

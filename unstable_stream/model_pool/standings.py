@@ -1,6 +1,6 @@
 """The standings of a tournament: a fold of evaluation games, and strengths refit over all of them."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 
 from unstable_stream.events import OVERALL, Event, GameOutcome, Rating, SeatResult, are_partners
 from unstable_stream.events.id_sets import IndexSet
@@ -104,7 +104,7 @@ class Standings:
         best_first = sorted(range(len(players)), key=lambda place: (-strengths[place].elo, players[place]))
         rows = []
         for rank, place in enumerate(best_first, 1):
-            total = _total(results[place])
+            total = PairResult(*map(sum, zip(*map(astuple, results[place]), strict=True)))
             rating = self._ratings.get(players[place])
             rows.append(
                 Standing(
@@ -112,11 +112,7 @@ class Standings:
                     player=players[place],
                     games=total.games,
                     score=total.score,
-                    wins=total.wins,
-                    draws=total.draws,
-                    losses=total.losses,
-                    wins_by_invalid=total.wins_by_invalid,
-                    losses_by_invalid=total.losses_by_invalid,
+                    **asdict(total),
                     elo=strengths[place].elo,
                     elo_low=strengths[place].low,
                     elo_high=strengths[place].high,
@@ -130,15 +126,6 @@ class Standings:
                 )
             )
         return rows
-
-
-def _total(results: list[PairResult]) -> PairResult:
-    return PairResult(
-        *(
-            sum(getattr(result, name) for result in results)
-            for name in ("wins", "draws", "losses", "wins_by_invalid", "losses_by_invalid")
-        )
-    )
 
 
 def _lost_by_invalid(event: GameOutcome, seat: SeatResult) -> bool:

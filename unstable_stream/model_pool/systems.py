@@ -5,26 +5,16 @@ no uncertainty. The order in which players are listed does not matter to any of 
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from importlib.util import find_spec
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import KINDS, Reference, Spec, build
 from unstable_stream.extensions.build import refuse
-from unstable_stream.model_pool.skill import (
-    Skill,
-    TrueSkillSettings,
-    check_settings,
-    draw_margin,
-    rate_game,
-    update_pair,
-)
-
-PairUpdate: TypeAlias = Callable[[float, float, float, float, bool], tuple[float, float, float, float]]
-"""``(mu, sigma of the winner, mu, sigma of the loser, drawn)`` to the four numbers after the game."""
+from unstable_stream.model_pool.skill import Belief, NormalBeliefs, PairUpdate, check_settings
 
 
 class RatingSystem(Protocol):
@@ -35,18 +25,18 @@ class RatingSystem(Protocol):
     """Whether ``sigma`` means anything."""
 
     @property
-    def start(self) -> tuple[float, float]:
+    def start(self) -> Belief:
         """Return the belief about a model never seen."""
 
-    def inherited(self, mu: float, sigma: float) -> tuple[float, float]:
+    def inherited(self, mu: float, sigma: float) -> Belief:
         """Return the belief about a new checkpoint whose parent has ``mu`` and ``sigma``."""
 
     def pair(self, env_id: str) -> PairUpdate:
         """Return the update for games of two in an environment."""
 
     def many(
-        self, env_id: str, players: Mapping[str, tuple[float, float]], ranks: Mapping[str, float]
-    ) -> Mapping[str, tuple[float, float]]:
+        self, env_id: str, players: Mapping[str, Belief], ranks: Mapping[str, float]
+    ) -> Mapping[str, Belief]:
         """Return everybody's belief after a game of three or more; lower ranks are better."""
 
     def score(self, mu: float, sigma: float) -> float:
@@ -54,47 +44,6 @@ class RatingSystem(Protocol):
 
     def parameters(self) -> dict[str, Any]:
         """Return all settings, as JSON values."""
-
-
-class TrueSkill:
-    """TrueSkill; see :mod:`unstable_stream.model_pool.skill`.
-
-    Games of two go by the closed form, games of three and more by the ``trueskill`` package.
-    """
-
-    name: ClassVar[str] = "trueskill"
-    uncertain: ClassVar[bool] = True
-
-    def __init__(self, settings: TrueSkillSettings | None = None) -> None:
-        self.settings = settings if settings is not None else TrueSkillSettings()
-
-    @property
-    def start(self) -> tuple[float, float]:
-        return self.settings.default
-
-    def inherited(self, mu: float, sigma: float) -> tuple[float, float]:
-        return self.settings.inherited(Skill(mu, sigma))
-
-    def pair(self, env_id: str) -> PairUpdate:
-        settings = self.settings
-        return partial(
-            update_pair,
-            2.0 * settings.beta * settings.beta,
-            settings.tau * settings.tau,
-            draw_margin(settings, settings.draw_probability_of(env_id)),
-        )
-
-    def many(
-        self, env_id: str, players: Mapping[str, tuple[float, float]], ranks: Mapping[str, float]
-    ) -> Mapping[str, tuple[float, float]]:
-        beliefs = {uid: Skill(*belief) for uid, belief in players.items()}
-        return rate_game(self.settings, env_id, beliefs, ranks)
-
-    def score(self, mu: float, sigma: float) -> float:
-        return mu - 3.0 * sigma
-
-    def parameters(self) -> dict[str, Any]:
-        return asdict(self.settings)
 
 
 @dataclass(frozen=True)
@@ -116,15 +65,15 @@ class Elo:
     """A lead of so many points wins ten games for each one lost."""
 
     def __post_init__(self) -> None:
-        check_settings("Elo", self, positive=("k", "scale"), others=())
+        check_settings(self, positive=("k", "scale"), others=())
         if not math.isfinite(self.mu):
             raise ConfigError(f"Elo mu is {self.mu}, expected a finite number")
 
     @property
-    def start(self) -> tuple[float, float]:
+    def start(self) -> Belief:
         return self.mu, 0.0
 
-    def inherited(self, mu: float, sigma: float) -> tuple[float, float]:
+    def inherited(self, mu: float, sigma: float) -> Belief:
         return mu, sigma
 
     def pair(self, env_id: str) -> PairUpdate:
@@ -137,8 +86,8 @@ class Elo:
         return mu_w + change, sigma_w, mu_l - change, sigma_l
 
     def many(
-        self, env_id: str, players: Mapping[str, tuple[float, float]], ranks: Mapping[str, float]
-    ) -> Mapping[str, tuple[float, float]]:
+        self, env_id: str, players: Mapping[str, Belief], ranks: Mapping[str, float]
+    ) -> Mapping[str, Belief]:
         share = self.k / (len(players) - 1)
         after = {}
         for uid, (mu, sigma) in players.items():
@@ -163,24 +112,13 @@ class Elo:
 
 
 @dataclass(frozen=True)
-class OpenSkill:
-    """The Plackett-Luce model of Weng & Lin (JMLR 12, 2011), as the ``openskill`` package computes it.
-
-    As for TrueSkill, ``tau`` is 0 because a checkpoint never changes, and a new one starts at its parent's
-    ``mu``, with uncertainty added.
-    """
+class OpenSkill(NormalBeliefs):
+    """The Plackett-Luce model of Weng & Lin (JMLR 12, 2011), as the ``openskill`` package computes it."""
 
     name: ClassVar[str] = "openskill"
-    uncertain: ClassVar[bool] = True
-
-    mu: float = 25.0
-    sigma: float = 25.0 / 3.0
-    beta: float = 25.0 / 6.0
-    tau: float = 0.0
-    inherited_sigma: float = 25.0 / 12.0
 
     def __post_init__(self) -> None:
-        check_settings("OpenSkill", self, positive=("sigma", "beta"), others=("tau", "inherited_sigma"))
+        super().__post_init__()
         if find_spec("openskill") is None:
             raise ConfigError(
                 "OpenSkill ratings need the openskill package: pip install 'unstable_stream[analytics]'"
@@ -192,13 +130,6 @@ class OpenSkill:
 
         return PlackettLuce(mu=self.mu, sigma=self.sigma, beta=self.beta, tau=self.tau)
 
-    @property
-    def start(self) -> tuple[float, float]:
-        return self.mu, self.sigma
-
-    def inherited(self, mu: float, sigma: float) -> tuple[float, float]:
-        return mu, min(self.sigma, math.hypot(sigma, self.inherited_sigma))
-
     def pair(self, env_id: str) -> PairUpdate:
         return self._pair
 
@@ -209,22 +140,16 @@ class OpenSkill:
         return (*winner, *loser)
 
     def many(
-        self, env_id: str, players: Mapping[str, tuple[float, float]], ranks: Mapping[str, float]
-    ) -> Mapping[str, tuple[float, float]]:
+        self, env_id: str, players: Mapping[str, Belief], ranks: Mapping[str, float]
+    ) -> Mapping[str, Belief]:
         uids = sorted(players, key=lambda uid: (ranks[uid], uid))
         after = self._rate([players[uid] for uid in uids], [ranks[uid] for uid in uids])
         return dict(zip(uids, after, strict=True))
 
-    def _rate(self, beliefs: Sequence[tuple[float, float]], ranks: list[float]) -> list[tuple[float, float]]:
+    def _rate(self, beliefs: Sequence[Belief], ranks: list[float]) -> list[Belief]:
         model = self._model
         teams = [[model.rating(mu=mu, sigma=sigma)] for mu, sigma in beliefs]
         return [(rating.mu, rating.sigma) for (rating,) in model.rate(teams, ranks=ranks)]
-
-    def score(self, mu: float, sigma: float) -> float:
-        return mu - 3.0 * sigma
-
-    def parameters(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def _result(rank: float, other: float) -> float:
@@ -263,12 +188,7 @@ def live_rating_system(
     """
     where = "model_pool.rating_system"
     reference = Reference.parse(spec, where)
-    if reference.target != "trueskill":
-        return build_rating_system(spec, where)
-    try:
-        settings = TrueSkillSettings(**{"draw_probability": draw_probability or {}, **reference.arguments})
-    except TypeError as error:
-        raise refuse(
-            KINDS["rating_system"], reference, where, f"does not take its arguments: {error}"
-        ) from error
-    return TrueSkill(settings)
+    if reference.target == "trueskill":
+        arguments = {"draw_probability": draw_probability or {}, **reference.arguments}
+        reference = Reference(reference.target, arguments)
+    return build_rating_system(reference.spec, where)

@@ -14,12 +14,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import TypeAlias
 
-from unstable_stream.model_pool.skill import correction, draw_margin
-from unstable_stream.model_pool.systems import RatingSystem, TrueSkill
-
-Belief: TypeAlias = tuple[float, float]
+from unstable_stream.model_pool.skill import Belief, TrueSkill, correction, mean_beliefs
+from unstable_stream.model_pool.systems import RatingSystem
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +73,7 @@ def rate_sides(
             after = _rate_each(system, env_id, beliefs, shares, one, other)
         for model, belief in after.items():
             rated.setdefault(model, []).append(belief)
-    return _means(rated)
+    return mean_beliefs(rated)
 
 
 def _rate_two(
@@ -87,17 +84,16 @@ def _rate_two(
     one: Side,
     other: Side,
 ) -> dict[int, Belief]:
-    settings = system.settings
     seats = sum(one.seats.values()) + sum(other.seats.values())
     sign = -1 if other.rank < one.rank else 1
-    tau_squared = settings.tau * settings.tau
+    tau_squared = system.tau * system.tau
     variances = {model: beliefs[model][1] ** 2 + tau_squared for model in shares}
     c_squared = math.fsum(
-        [seats * settings.beta**2, *(share**2 * variances[model] for model, share in shares.items())]
+        [seats * system.beta**2, *(share**2 * variances[model] for model, share in shares.items())]
     )
     c = math.sqrt(c_squared)
     difference = math.fsum(sign * share * beliefs[model][0] for model, share in shares.items()) / c
-    margin = draw_margin(settings, settings.draw_probability_of(env_id), seats) / c
+    margin = system.draw_margin(env_id, seats) / c
     v, w = correction(difference, margin, drawn=one.rank == other.rank)
     return {
         model: (
@@ -127,14 +123,4 @@ def _rate_each(
             mu_a, sigma_a, mu_b, sigma_b = update(*beliefs[a], *beliefs[b], drawn)
             rated.setdefault(a, []).append((mu_a, sigma_a))
             rated.setdefault(b, []).append((mu_b, sigma_b))
-    return _means(rated)
-
-
-def _means(rated: Mapping[int, Sequence[Belief]]) -> dict[int, Belief]:
-    return {
-        model: (
-            math.fsum(mu for mu, _ in each) / len(each),
-            math.fsum(sigma for _, sigma in each) / len(each),
-        )
-        for model, each in sorted(rated.items())
-    }
+    return mean_beliefs(rated)

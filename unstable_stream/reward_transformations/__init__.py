@@ -6,7 +6,6 @@ processor and are part of the log; the third runs in the learner. A new one is a
 ``__call__``; name it in the configuration as ``module:Class``.
 """
 
-from unstable_stream.reward_transformations.build import build_final, build_sampling, build_step
 from unstable_stream.reward_transformations.final import (
     ComposeFinalRewardTransforms,
     FinalRewardTransform,
@@ -14,20 +13,22 @@ from unstable_stream.reward_transformations.final import (
     RoleAdvantageByEnvFormatter,
     RoleAdvantageFormatter,
     WinDrawLossFormatter,
+    build_final,
 )
-from unstable_stream.reward_transformations.group import GroupRelativeAdvantage, LeaveOneOutAdvantage
 from unstable_stream.reward_transformations.reward_processor import (
     RewardProcessor,
     expected_step_ids,
-    expected_steps,
     expected_steps_of,
 )
 from unstable_stream.reward_transformations.sampling import (
     ComposeSamplingRewardTransforms,
+    GroupRelativeAdvantage,
+    LeaveOneOutAdvantage,
     NormalizeRewards,
     NormalizeRewardsByEnv,
     Sample,
     SamplingRewardTransform,
+    build_sampling,
 )
 from unstable_stream.reward_transformations.step import (
     ComposeStepRewardTransforms,
@@ -36,6 +37,7 @@ from unstable_stream.reward_transformations.step import (
     RewardForFormat,
     StepRewardTransform,
     TrajectoryView,
+    build_step,
 )
 
 __all__ = [
@@ -63,6 +65,5 @@ __all__ = [
     "build_sampling",
     "build_step",
     "expected_step_ids",
-    "expected_steps",
     "expected_steps_of",
 ]

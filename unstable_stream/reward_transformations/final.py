@@ -5,14 +5,16 @@ A custom one subclasses :class:`FinalRewardTransform` and implements ``__call__(
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
 from unstable_stream.errors import ConfigError
+from unstable_stream.extensions import Spec
 from unstable_stream.reward_transformations.transform import (
     ComposedTransforms,
     JsonState,
     RewardTransform,
+    build_stages,
     takes_env_id,
 )
 
@@ -72,6 +74,11 @@ class ComposeFinalRewardTransforms(ComposedTransforms[FinalRewardTransform], Fin
                 )
             x = RewardVector(y, x.trained_seats, x.roles) if isinstance(x, RewardVector) else y
         return x
+
+
+def build_final(specs: Sequence[Spec]) -> ComposeFinalRewardTransforms:
+    """Return a fresh stack of final-reward transformations; raises :class:`ConfigError`."""
+    return ComposeFinalRewardTransforms(build_stages(FinalRewardTransform, "final", specs))
 
 
 class WinDrawLossFormatter(FinalRewardTransform):

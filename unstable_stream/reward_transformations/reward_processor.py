@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Final, NamedTuple, TypeVar
 
+import msgspec
+
 from unstable_stream.errors import EventError
 from unstable_stream.events import (
     Event,
@@ -23,7 +25,6 @@ from unstable_stream.events import (
     Step,
     StepTexts,
     Trajectory,
-    Turn,
     are_partners,
     packed_length,
     step_ids,
@@ -183,7 +184,7 @@ class RewardProcessor:
                 raw_reward=raw_reward,
                 final_reward=final_reward,
                 reward=shape(view, index, final_reward),
-                texts=_texts(turn) if step_texts else None,
+                texts=msgspec.convert(turn, StepTexts, from_attributes=True) if step_texts else None,
             )
             for index, (event_id, turn, version) in enumerate(
                 zip(step_ids(trajectory, num_turns), turns, versions, strict=True)
@@ -232,32 +233,17 @@ class RewardProcessor:
         self.filtered = state["filtered"]
 
 
-def _texts(turn: Turn) -> StepTexts:
-    return StepTexts(
-        observation=turn.observation,
-        completion=turn.completion,
-        action=turn.action,
-        valid=turn.valid,
-        format_feedback=turn.format_feedback,
-        step_info=turn.step_info,
-    )
-
-
 def _maker(given: _T | Callable[[], _T]) -> Callable[[], _T]:
     # A composition can be called too: with rewards.
     return partial(copy.deepcopy, given) if isinstance(given, RewardTransform) else given
 
 
-def expected_steps(outcome: GameOutcome, *, filter_opponent_invalid: bool) -> int:
-    """Return how many steps the reward processor makes of a game, told from its outcome.
+def expected_steps_of(outcome: GameOutcome, *, filter_opponent_invalid: bool) -> dict[str | None, int]:
+    """Return how many steps the reward processor makes of a game, by trained model; the only one of a run
+    has no name.
 
     Back-pressure counts with it: it must agree with :class:`RewardProcessor`, or pending steps drift.
     """
-    return sum(expected_steps_of(outcome, filter_opponent_invalid=filter_opponent_invalid).values())
-
-
-def expected_steps_of(outcome: GameOutcome, *, filter_opponent_invalid: bool) -> dict[str | None, int]:
-    """Return the same by trained model; the only one of a run has no name."""
     steps: dict[str | None, int] = {}
     for result in _shaped_seats(outcome, filter_opponent_invalid):
         model = trained_model(result.model_uid)

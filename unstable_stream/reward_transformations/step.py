@@ -5,15 +5,14 @@ A custom one subclasses :class:`StepRewardTransform` and implements
 """
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import Trajectory
-from unstable_stream.reward_transformations.transform import (
-    ComposedTransforms,
-    RewardTransform,
-)
+from unstable_stream.extensions import Spec
+from unstable_stream.reward_transformations.transform import ComposedTransforms, RewardTransform, build_stages
 
 
 class TrajectoryView:
@@ -98,6 +97,11 @@ class ComposeStepRewardTransforms(ComposedTransforms[StepRewardTransform], StepR
                 )
             base_reward = float(shaped)
         return base_reward
+
+
+def build_step(specs: Sequence[Spec]) -> ComposeStepRewardTransforms:
+    """Return a fresh stack of step-reward transformations; raises :class:`ConfigError`."""
+    return ComposeStepRewardTransforms(build_stages(StepRewardTransform, "step", specs))
 
 
 class _Bonus(StepRewardTransform):

@@ -1,4 +1,4 @@
-"""Define the base of the three kinds of reward transformation: explicit state."""
+"""Define the base of the three kinds of reward transformation, and of their compositions: explicit state."""
 
 import copy
 import inspect
@@ -7,7 +7,8 @@ from functools import lru_cache
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from unstable_stream.errors import ConfigError
-from unstable_stream.extensions import RemembersArguments
+from unstable_stream.extensions import KINDS, Reference, RemembersArguments, Spec, build
+from unstable_stream.extensions.build import refuse
 
 StageT = TypeVar("StageT", bound="RewardTransform")
 
@@ -54,13 +55,13 @@ class UnsavableState:
                 )
 
 
-def _keeping(stage: RewardTransform) -> Iterator[object]:
+def _keeping(stage: object) -> Iterator[object]:
     """Yield what may keep something that no ``state`` holds."""
     if isinstance(inner := getattr(stage, "transforms", None), list):
         for each in inner:
             yield from _keeping(each)
-    elif type(stage).state is RewardTransform.state:
-        yield getattr(stage, "called", stage)
+    elif not isinstance(stage, RewardTransform) or type(stage).state is RewardTransform.state:
+        yield stage
 
 
 def _attributes(kept: object) -> dict[str, Any] | None:
@@ -78,21 +79,25 @@ def _equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 class ComposedTransforms(RewardTransform, Generic[StageT]):
-    """Base of the three compositions: it applies transformations of one kind one after another."""
+    """Base of the three compositions: it applies transformations of one kind one after another.
+
+    A function, or an object of another class that is called in the same way, may take the place of one.
+    """
 
     kind: ClassVar[type[RewardTransform]]
 
-    def __init__(self, transforms: Sequence[StageT]) -> None:
+    def __init__(self, transforms: Sequence[StageT | Callable[..., Any]]) -> None:
         for place, stage in enumerate(transforms):
-            if not isinstance(stage, self.kind):
-                kind = self.kind.__name__
+            if not _fits(stage, self.kind):
                 raise ConfigError(
-                    f"transformation {place} is {stage!r}, expected an instance of a {kind} subclass"
+                    f"transformation {place} is {stage!r}, expected a {self.kind.__name__}, or a function "
+                    "that is called like one"
                 )
-        self.transforms = list(transforms)
+        self.transforms: list[Any] = list(transforms)
 
     def state(self) -> JsonState:
-        return {"stages": [transform.state() for transform in self.transforms]}
+        stages = self.transforms
+        return {"stages": [stage.state() if isinstance(stage, RewardTransform) else {} for stage in stages]}
 
     def load_state(self, state: JsonState) -> None:
         states, stages = state["stages"], self.transforms
@@ -101,14 +106,36 @@ class ComposedTransforms(RewardTransform, Generic[StageT]):
                 f"state of {len(states)} transformations given to a composition of {len(stages)}"
             )
         for stage, part in zip(stages, states, strict=True):
-            stage.load_state(part)
+            if isinstance(stage, RewardTransform):
+                stage.load_state(part)
 
 
-def takes_env_id(stage: RewardTransform) -> bool:
+def build_stages(base: type[RewardTransform], name: str, specs: Sequence[Spec]) -> list[Any]:
+    """Return fresh transformations from ``{"type": name, **arguments}``.
+
+    ``type`` is a class of this package, or any reference to an extension: a subclass of the kind's base,
+    another class whose instances are called in the same way, or a function.
+    """
+    kind = KINDS[f"{name}_transformation"]
+    built = []
+    for place, spec in enumerate(specs):
+        where = f"{kind.key}.{place}"
+        found = build(kind, spec, where)
+        if not _fits(found, base):
+            raise refuse(kind, Reference.parse(spec, where), where, f"is a {type(found).__name__}")
+        built.append(found)
+    return built
+
+
+def _fits(stage: object, kind: type[RewardTransform]) -> bool:
+    return isinstance(stage, kind) or (callable(stage) and not isinstance(stage, RewardTransform))
+
+
+def takes_env_id(stage: Callable[..., object]) -> bool:
     """Return whether a final or sampling transformation is called with the environment's id too."""
-    # A function in the place of a transformation is known by its own signature.
-    called = getattr(stage, "called", None)
-    return _has_second_argument(type(stage).__call__ if called is None else called, called is None)
+    if isinstance(stage, RewardTransform):
+        return _has_second_argument(type(stage).__call__, True)
+    return _has_second_argument(stage, False)
 
 
 @lru_cache(maxsize=256)

@@ -38,8 +38,7 @@ from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.recording import start_run
 from unstable_stream.services.launch.stopping import Stop
-from unstable_stream.services.streams.ordered_history import ArchiveHistory, LogHistory, Slice
-from unstable_stream.services.streams.record_filter import RecordFilter
+from unstable_stream.services.streams.ordered_history import ArchiveHistory, LogHistory, RecordFilter, Slice
 from unstable_stream.services.workers.archiver import run_archiver
 
 SOURCE = "learner-test"

@@ -21,13 +21,13 @@ from unstable_stream.history.hindsight.rerate import (
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import events_to_end, read_to_end
-from unstable_stream.model_pool import TrueSkillSettings
-from unstable_stream.model_pool.systems import Elo, TrueSkill
+from unstable_stream.model_pool import TrueSkill
+from unstable_stream.model_pool.systems import Elo
 
 pytestmark = pytest.mark.longer
 
 RUN = "run-rated"
-AS_RECORDED = TrueSkill(TrueSkillSettings(draw_probability={ENVS[0]: 0.3}))
+AS_RECORDED = TrueSkill(draw_probability={ENVS[0]: 0.3})
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ async def test_other_parameters_make_other_ratings_and_say_so(
     before = await recorded_ratings(log, RUN)
     directory = set_directory(tmp_path / RUN, "wide")
     with open_set(directory) as out:
-        done = rerate_from_archive(archive, RUN, TrueSkill(TrueSkillSettings(beta=8.0)), out=out)
+        done = rerate_from_archive(archive, RUN, TrueSkill(beta=8.0), out=out)
     assert done.changed == len(done.models)
     assert all((each.sigma or 0.0) > (each.sigma_used or 0.0) for each in done.models), "a game says less"
     assert all(each.games == each.games_used for each in done.models)

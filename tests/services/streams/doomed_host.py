@@ -1,17 +1,12 @@
 """Both processors of a run, hosted to the end of the log, or killed at a call to it."""
 
 import asyncio
-import os
-import signal
-from collections import Counter
-from collections.abc import Collection
 from pathlib import Path
 
 from tests.model_pool.outcomes import RUN
 from tests.services.streams.hosted_games import AnyProcessor
-from tests.services.streams.tapped_log import Told, tapped
+from tests.services.streams.tapped_log import Told, at_call, kill_this_process, tapped
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.port import TopicPartition
 from unstable_stream.services.streams.fold_sink import FoldSink
 from unstable_stream.services.streams.processor import ProcessorSpec
 from unstable_stream.services.streams.processors import host_processors, rating_processor, reward_processor
@@ -49,11 +44,4 @@ async def host_both(path: Path, told: Told = lambda call, about: None) -> None:
 
 def die_at(path: Path, fatal: str, occurrence: int) -> None:
     """Host both, and die at a call to the log."""
-    reached = Counter[str]()
-
-    def die(call: str, about: Collection[TopicPartition]) -> None:
-        reached[call] += 1
-        if call == fatal and reached[call] == occurrence:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    asyncio.run(host_both(path, die))
+    asyncio.run(host_both(path, at_call(fatal, occurrence, kill_this_process)))

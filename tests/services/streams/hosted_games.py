@@ -3,17 +3,18 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tests.model_pool.outcomes import make_outcome
 from tests.reward_transformations.trajectories import RUN, make_trajectory
-from unstable_stream.events import Event, decode_event, encode_event
+from unstable_stream.events import Event, RecordRejected, decode_event, encode_event
 from unstable_stream.log.port import EventLog, Record, StoredRecord, TopicPartition
 from unstable_stream.log.reading import read_to_end, settled_ends
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.model_pool import RatingProcessor
 from unstable_stream.reward_transformations import RewardProcessor
-from unstable_stream.runs.config import parse_config
+from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.recording import start_run
 from unstable_stream.services.streams.fold_sink import FoldSink
 from unstable_stream.services.streams.processor import ProcessorSpec, group_of
@@ -62,6 +63,50 @@ async def events(log: EventLog, topic: str, run_id: str | None = None) -> list[E
     """All events of a topic, or those of one run."""
     found = [event_from_record(record) for record in await read(log, topic)]
     return [event for event in found if run_id in (None, event.run_id)]
+
+
+async def letters(log: EventLog) -> list[RecordRejected]:
+    """All dead letters."""
+    return [event for event in await events(log, "dead-letters") if isinstance(event, RecordRejected)]
+
+
+@dataclass
+class _Noted:
+    """Notes the events that a processor is given."""
+
+    processor: Any
+    given: list[Event]
+
+    def handle(self, event: Event) -> Sequence[Event]:
+        self.given.append(event)
+        made: Sequence[Event] = self.processor.handle(event)
+        return made
+
+    def state(self) -> dict[str, Any]:
+        state: dict[str, Any] = self.processor.state()
+        return state
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        self.processor.load_state(state)
+
+
+class Noting:
+    """The same processor, and the events that each one made from now on is given."""
+
+    def __init__(self, spec: ProcessorSpec, make: Callable[[str], Any] | None = None) -> None:
+        """``make``: makes it from the run's id alone, in place of the spec's."""
+        self.made: dict[str, list[list[Event]]] = defaultdict(list)
+
+        def noted(run_id: str, config: RunConfig) -> _Noted:
+            self.made[run_id].append([])
+            one = spec.make(run_id, config) if make is None else make(run_id)
+            return _Noted(one, self.made[run_id][-1])
+
+        self.spec = replace(spec, make=noted)
+
+    @property
+    def given(self) -> list[Event]:
+        return [event for made in self.made.values() for given in made for event in given]
 
 
 async def start(log: EventLog, run_id: str, final: Sequence[Any] = ()) -> None:

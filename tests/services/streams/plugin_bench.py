@@ -2,18 +2,15 @@
 
 import asyncio
 import dataclasses
-import os
-import signal
 import uuid
-from collections import Counter
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from tests.log.harness import topics_of_one_partition
-from tests.services.streams.tapped_log import Told, tapped
+from tests.services.streams.tapped_log import Told, at_call, kill_this_process, tapped
 from unstable_stream import Context, consumer
 from unstable_stream.events import Event, Metrics, RecordRejected, Step
 from unstable_stream.log.open import open_log_at, opened_log
@@ -154,12 +151,7 @@ def delete_on_kafka(location: str, positions: Mapping[TopicPartition, int]) -> N
 
 def run_until_killed(location: str, directory: Path, suffix: str, call: str, occurrence: int) -> None:
     """Host :func:`counting`, and die at a call to the log."""
-    reached = Counter[str]()
-
-    def die(name: str, about: Collection[TopicPartition]) -> None:
-        reached[name] += 1
-        if name == call and reached[name] == occurrence:
-            os.kill(os.getpid(), signal.SIGKILL)
+    die = at_call(call, occurrence, kill_this_process)
 
     async def host() -> None:
         data = DataDir(directory)

@@ -98,21 +98,23 @@ def places(partition: int, first: int, end: int) -> list[str]:
     return sorted(f"{TOPIC}[{partition}]@{offset}" for offset in range(first, end))
 
 
-async def test_batches_are_as_large_as_they_may_be(log: LocalLog) -> None:
-    await fill(log, 25)
+@pytest.mark.parametrize(
+    ("count", "size", "pace", "batches"),
+    [
+        (25, 1, Pace(max_records=10), [10, 10, 5]),
+        (2500, 100, Pace(max_records=5000, max_bytes=150_000), [2000, 500]),
+    ],
+)
+async def test_batches_are_as_large_as_they_may_be(
+    log: LocalLog, count: int, size: int, pace: Pace, batches: list[int]
+) -> None:
+    await fill(log, count, size=size)
     sink = Notes()
-    await consume(log, sink, Pace(max_records=10))
-    assert [len(batch) for batch in sink.batches] == [10, 10, 5]
-    assert sink.seen == places(0, 0, 25)
-    assert sink.flushed[-1] == 3
+    await consume(log, sink, pace)
+    assert [len(batch) for batch in sink.batches] == batches
+    assert sink.seen == places(0, 0, count)
+    assert sink.flushed[-1] == len(batches)
     assert sink.is_closed
-
-
-async def test_a_batch_ends_at_its_size(log: LocalLog) -> None:
-    await fill(log, 2500, size=100)
-    sink = Notes()
-    await consume(log, sink, Pace(max_records=5000, max_bytes=150_000))
-    assert [len(batch) for batch in sink.batches] == [2000, 500]
 
 
 async def test_it_ends_at_the_ends_there_were_although_more_comes(log: LocalLog) -> None:

@@ -26,6 +26,10 @@ def test_it_keeps_the_record_with_reason_and_place() -> None:
     assert (found.record_key, found.record_value) == ("run-a/7", b"\xff\x00")
     assert (found.record_headers, found.record_timestamp_ms) == ({"ce_id": b"x"}, 1_500)
     assert found.occurred_at_ms == 1_500
+    for absurd in (-1, 10**18):
+        found = letter(DeadLetters("archiver").about(replace(RECORD, timestamp_ms=absurd), "r"))
+        assert (found.occurred_at_ms, found.record_timestamp_ms) == (0, absurd)
+    assert DeadLetters("archiver").about(replace(RECORD, topic="dead-letters"), "about a letter") == []
 
 
 def test_ids_are_those_that_every_version_has_written() -> None:
@@ -57,22 +61,6 @@ def test_the_same_record_has_the_same_letter_and_another_has_another() -> None:
     assert all(uuid.UUID(each).version == 5 for each in others)
 
 
-def test_there_is_no_letter_about_a_letter() -> None:
-    assert DeadLetters("archiver").about(replace(RECORD, topic="dead-letters"), "r") == []
-
-
-def test_a_value_too_long_for_the_topic_is_cut_and_says_so() -> None:
-    found = letter(DeadLetters("archiver").about(replace(RECORD, value=b"x" * 9_000_000), "r"))
-    assert found.record_value == b"x" * 8_388_608
-    assert found.reason == "r (value cut from 9000000 to 8388608 bytes; whole at steps[3]@17)"
-
-
-def test_an_absurd_time_does_not_prevent_the_letter() -> None:
-    for absurd in (-1, 10**18):
-        found = letter(DeadLetters("archiver").about(replace(RECORD, timestamp_ms=absurd), "r"))
-        assert (found.occurred_at_ms, found.record_timestamp_ms) == (0, absurd)
-
-
 def test_a_letter_fits_its_topic_whatever_the_record_holds() -> None:
     headers = {"x" * 40_000: b"", "ce_id": b"game", "large": b"\xff" * 10**6, "none": b""}
     headers |= {str(number): b"\x00" * 1000 for number in range(1000)}
@@ -80,6 +68,7 @@ def test_a_letter_fits_its_topic_whatever_the_record_holds() -> None:
     (record,) = DeadLetters("archiver").about(huge, "reason " * 10**6)
     found = letter([record])
     assert len(record.value) + 10_000 < load_topics()["dead-letters"].max_message_bytes
+    assert found.record_value == b"\xff" * 8_388_608
     assert found.record_headers["ce_id"] == b"game"
     assert "large" not in found.record_headers
     assert "key and headers cut; whole at steps[3]@17" in found.reason

@@ -17,14 +17,12 @@ from unstable_stream.events import (
     SeatResult,
     Trajectory,
     Turn,
-    event_id,
     pack_floats,
     pack_tokens,
 )
 from unstable_stream.services.streams.plugins import Plugin, load_plugin, metrics_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "consumers"
-RUN = "run-a"
 
 
 def example(target: str) -> Plugin:
@@ -35,23 +33,17 @@ def outcome(
     index: int, moves: str, *models: tuple[str, int | None], invalid_seat: int | None = None
 ) -> GameOutcome:
     """A game of one-letter moves between models given as (uid, version)."""
-    return GameOutcome(
-        event_id=event_id(RUN, "game-outcome", index),
-        run_id=RUN,
-        occurred_at_ms=index,
-        game_id=f"game-{index}",
+    return made(
+        GameOutcome,
         game_index=index,
-        split="train",
         env_id="E",
-        seed=index,
         seats=tuple(
-            SeatResult(
+            made(
+                SeatResult,
                 seat=seat,
                 model_uid=uid,
-                kind="scripted" if version is None else "checkpoint",
-                reward=0.0,
-                rank=0,
                 policy_version=version,
+                kind="scripted" if version is None else "checkpoint",
             )
             for seat, (uid, version) in enumerate(models)
         ),
@@ -63,32 +55,21 @@ def outcome(
 
 def trajectory(index: int, version: int, *completions: Sequence[int], split: str = "train") -> Trajectory:
     """A trajectory whose turns sampled these tokens."""
-    return Trajectory(
-        event_id=event_id(RUN, "trajectory", index),
-        run_id=RUN,
-        occurred_at_ms=index,
-        game_id=f"game-{index}",
+    return made(
+        Trajectory,
         game_index=index,
         split=split,
         env_id="E",
-        seed=index,
-        seat=0,
-        model_uid=f"ckpt-{version:06d}",
         policy_version=version,
         turns=tuple(
             made(
                 Turn,
                 turn_index=turn,
-                game_turn=turn,
                 completion_token_ids=pack_tokens(tokens),
                 logprobs=pack_floats([0.0] * len(tokens)),
-                action="",
             )
             for turn, tokens in enumerate(completions)
         ),
-        rewards={0: 0.0},
-        reward=0.0,
-        reason="draw",
     )
 
 
@@ -102,48 +83,46 @@ NEW, OLD = ("ckpt-000002", 2), ("ckpt-000001", 1)
 FIXED = ("random", None)
 
 
-def test_exploration_counts_grams_and_novelty() -> None:
-    """Fifteen times abcd (grams abc, bcd), then abce (abc, bce): 32 grams, 3 distinct."""
-    plugin = example("exploration_coverage.py:coverage")
-    games = [outcome(index, "abcd", OLD, FIXED) for index in range(15)]
-    metrics = values(metrics_of(plugin, [*games, outcome(15, "abce", OLD, FIXED)]))
-    assert metrics == [
-        ("exploration/E/ckpt-000001/distinct-3grams", 3 / 32, 1),
-        # The first game is all new, the last half new, fourteen have nothing new.
-        ("exploration/E/ckpt-000001/novelty", 1.5 / 16, 1),
+@pytest.mark.parametrize(
+    ("games", "expected"),
+    [
+        (
+            # Fifteen times abcd (grams abc, bcd), then abce (abc, bce): 32 grams, 3 distinct. The first
+            # game is all new, the last half new, fourteen have nothing new.
+            [outcome(index, "abce" if index == 15 else "abcd", OLD, FIXED) for index in range(16)],
+            ("ckpt-000001", 3 / 32, 1.5 / 16, 1),
+        ),
+        (
+            # abc, played by the older checkpoint before, and eight others, of 16 games with one gram each.
+            [
+                outcome(0, "abc", OLD, FIXED),
+                *(outcome(1 + i, "abc" if i % 2 else "ab" + "defghijk"[i // 2], NEW, NEW) for i in range(16)),
+            ],
+            ("ckpt-000002", 9 / 16, 8 / 16, 2),
+        ),
+        (
+            # A short game is one gram, and an empty one is left out.
+            [outcome(index, "ab" if index % 2 else "", OLD, FIXED) for index in range(32)],
+            ("ckpt-000001", 1 / 16, 1 / 16, 1),
+        ),
+        (
+            # Eight checkpoints come after the one that played abc: for the ninth it is new again.
+            [
+                *(outcome(i, "xyz" if i else "abc", (f"ckpt-{i:06d}", i)) for i in range(9)),
+                *(outcome(100 + i, "abc", ("ckpt-000009", 9)) for i in range(16)),
+            ],
+            ("ckpt-000009", 1 / 16, 1 / 16, 9),
+        ),
+    ],
+)
+def test_exploration_counts_grams_and_novelty(
+    games: list[GameOutcome], expected: tuple[str, float, float, int]
+) -> None:
+    uid, distinct, novelty, update = expected
+    assert values(metrics_of(example("exploration_coverage.py:coverage"), games)) == [
+        (f"exploration/E/{uid}/distinct-3grams", distinct, update),
+        (f"exploration/E/{uid}/novelty", novelty, update),
     ]
-
-
-def test_exploration_compares_a_checkpoint_with_those_before_it() -> None:
-    plugin = example("exploration_coverage.py:coverage")
-    games = [outcome(0, "abc", OLD, FIXED)]
-    games += [
-        outcome(1 + index, "abc" if index % 2 else "ab" + "defghijk"[index // 2], NEW, NEW)
-        for index in range(16)
-    ]
-    metrics = values(metrics_of(plugin, games))
-    assert metrics == [
-        # abc and eight others, of 16 games with one gram each.
-        ("exploration/E/ckpt-000002/distinct-3grams", 9 / 16, 2),
-        # abc had been played by the older checkpoint.
-        ("exploration/E/ckpt-000002/novelty", 8 / 16, 2),
-    ]
-
-
-def test_exploration_takes_a_short_game_as_one_gram_and_leaves_out_an_empty_one() -> None:
-    plugin = example("exploration_coverage.py:coverage")
-    games = [outcome(index, "ab" if index % 2 else "", OLD, FIXED) for index in range(32)]
-    assert [value for _, value, _ in values(metrics_of(plugin, games))] == [1 / 16, 1 / 16]
-
-
-def test_exploration_forgets_what_only_old_checkpoints_played() -> None:
-    plugin = example("exploration_coverage.py:coverage")
-    # Eight checkpoints come after the one that played abc: for the ninth it is new again.
-    games = [
-        outcome(index, "abc" if index == 0 else "xyz", (f"ckpt-{index:06d}", index)) for index in range(9)
-    ]
-    games += [outcome(100 + index, "abc", ("ckpt-000009", 9)) for index in range(16)]
-    assert [value for _, value, _ in values(metrics_of(plugin, games))] == [1 / 16, 1 / 16]
 
 
 # -- language -------------------------------------------------------------------------------------

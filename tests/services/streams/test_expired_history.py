@@ -10,13 +10,14 @@ import pytest
 from tests.log.harness import topics_of_one_partition
 from tests.log.lost_end import lose_end
 from tests.model_pool.outcomes import RUN
-from tests.services.streams.hosted_games import OTHER_RUN, drain, events, games, read, start
-from tests.services.streams.test_shared_host import OFTEN, _expected, _of, _steps
+from tests.services.streams.hosted_games import OTHER_RUN, drain, events, games, letters, read, start
+from tests.services.streams.test_shared_host import OFTEN, _of, _steps, assert_folded
 from unstable_stream.errors import OffsetOutOfRangeError
-from unstable_stream.events import Event, GameOutcome, RecordRejected, Trajectory
+from unstable_stream.events import Event, GameOutcome, Trajectory
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPartition
 from unstable_stream.services.streams.fold_sink import FoldSink
+from unstable_stream.services.streams.processor import group_of
 from unstable_stream.services.streams.processors import (
     RATINGS,
     REWARDS,
@@ -28,11 +29,14 @@ from unstable_stream.services.streams.snapshots import SnapshotPace
 
 FINAL = [{"type": "RoleAdvantageFormatter"}]
 OUTCOMES = TopicPartition(GameOutcome.TOPIC, 0)
-RATINGS_GROUP = {False: f"rating-processor/{RUN}", True: "rating-processor"}
 
 
 async def _expire(log: LocalLog, topic: str, but: int) -> None:
     await log.delete_before({at: max(0, end - but) for at, end in (await log.end_offsets(topic)).items()})
+
+
+async def _drain(log: EventLog, run_id: str | None) -> None:
+    await drain(log, RATINGS, run_id=run_id, pace=OFTEN, max_records=7)
 
 
 async def _ratings_of_all(log: EventLog) -> list[Event]:
@@ -44,12 +48,11 @@ async def _ratings(log: EventLog) -> set[str]:
     return {event.event_id for event in await events(log, "ratings", RUN)}
 
 
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("served", [RUN, None])
 async def test_what_a_living_host_has_processed_for_a_minute_may_expire_when_it_is_killed(
-    log: LocalLog, shared: bool
+    log: LocalLog, served: str | None
 ) -> None:
     """Too few events came for a snapshot."""
-    served = None if shared else RUN
     await start(log, RUN)
     await log.append(games(0, 20))
     async with RunDirectory(log) as runs:
@@ -61,18 +64,17 @@ async def test_what_a_living_host_has_processed_for_a_minute_may_expire_when_it_
         await log.append(games(20, 4))
         expected = {event.event_id for event in await _ratings_of_all(log)}
         await _expire(log, OUTCOMES.topic, 4)
-        await drain(log, RATINGS, run_id=served, pace=OFTEN, max_records=7)
+        await _drain(log, served)
     assert await _ratings(log) == expected
 
 
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("served", [RUN, None])
 async def test_a_host_whose_next_records_were_deleted_names_their_offsets(
-    log: LocalLog, shared: bool
+    log: LocalLog, served: str | None
 ) -> None:
-    served = None if shared else RUN
     await start(log, RUN)
     await log.append(games(0, 10))
-    await drain(log, RATINGS, run_id=served, pace=OFTEN, max_records=7)
+    await _drain(log, served)
     await log.append(games(10, 30))
     before = await _ratings(log)
     await _expire(log, OUTCOMES.topic, 5)
@@ -80,9 +82,9 @@ async def test_a_host_whose_next_records_were_deleted_names_their_offsets(
         with pytest.raises(
             OffsetOutOfRangeError, match=r"game-outcomes\[0\]@10 is out of .* has offsets 35 up"
         ):
-            await drain(log, RATINGS, run_id=served, pace=OFTEN, max_records=7)
+            await _drain(log, served)
     assert await _ratings(log) == before
-    assert await log.committed_positions(RATINGS_GROUP[shared]) == {OUTCOMES: 10}
+    assert await log.committed_positions(group_of(RATINGS.name, served)) == {OUTCOMES: 10}
 
 
 async def test_a_host_at_work_whose_next_records_are_deleted_stops(log: LocalLog) -> None:
@@ -111,17 +113,16 @@ async def test_a_first_host_of_all_runs_folds_no_half_history(log: LocalLog) -> 
     await start(log, RUN)
     await log.append([*_of(RUN, 0, 10), *_of(OTHER_RUN, 10, 10)])
     await drain(log, REWARDS, run_id=None, pace=OFTEN, max_records=7)
-    assert await _steps(log, RUN) == await _expected(log, RUN) != {}
-    letters = [e for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]
+    await assert_folded(log, RUN)
     assert await _steps(log, OTHER_RUN) == {}
-    assert {letter.record_key for letter in letters} == {f"{OTHER_RUN}/Env-3"}
+    assert {letter.record_key for letter in await letters(log)} == {f"{OTHER_RUN}/Env-3"}
 
 
 @pytest.mark.parametrize("run_id", [RUN, None])
 async def test_a_processor_whose_log_is_shorter_than_its_position_stops_and_changes_nothing(
     tmp_path: Path, run_id: str | None
 ) -> None:
-    path, group = tmp_path / "short.sqlite", RATINGS_GROUP[run_id is None]
+    path, group = tmp_path / "short.sqlite", group_of(RATINGS.name, run_id)
     async with LocalLog.open(path, synchronous="NORMAL") as log:
         await log.create_topics(topics_of_one_partition())
         await start(log, RUN)

@@ -25,6 +25,7 @@ from unstable_stream.extensions import ALLOW_CODE
 from unstable_stream.log.kafka.location import parse_location
 from unstable_stream.log.kafka.log import KafkaLog
 from unstable_stream.log.port import Positions, StoredRecord, TopicPartition
+from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
@@ -101,16 +102,7 @@ class Run:
 
     async def played(self) -> list[StoredRecord]:
         """The records its processors have to read."""
-        ends = {at: end for topic in INPUTS for at, end in (await self.log.end_offsets(topic)).items()}
-        found: list[StoredRecord] = []
-        reader = await self.log.consumer(INPUTS)
-        try:
-            await reader.seek(self.begin)
-            while any(reader.positions()[at] < end for at, end in ends.items()):
-                found += await reader.poll(timeout_s=0.2)
-        finally:
-            await reader.close()
-        return found
+        return [record async for record in read_to_end(self.log, INPUTS, starts=self.begin)]
 
     async def members(self, runtime: str) -> dict[str, set[int]]:
         """The partitions of ``trajectories`` by member of the group that shares them out."""
@@ -385,26 +377,23 @@ def _reading(offset: int, follows: int | None = None, session: int = 1) -> Faust
     return FaustReading(record, offset if follows is None else follows, session)
 
 
-def _joined(batch: list[FaustReading], expected: int, session: int = 1) -> tuple[list[int], bool]:
-    records, astray = joined_on(batch, {AT: expected}, {TP(*AT): session})
-    return [record.offset for record in records], bool(astray)
-
-
-def test_offsets_without_records_are_no_gap_but_what_was_not_read_is() -> None:
-    assert _joined([_reading(5), _reading(8, 6), _reading(9)], 5) == ([5, 8, 9], False)
-    assert _joined([_reading(8, 6)], 5) == ([], True)
-    assert _joined([_reading(8)], 5) == ([], True)
-
-
-def test_what_was_processed_is_passed_over() -> None:
-    assert _joined([_reading(3), _reading(4), _reading(5), _reading(4), _reading(6)], 5) == ([5, 6], False)
-
-
-def test_out_of_place_records_from_before_a_seek_do_not_cause_another() -> None:
-    stale = [_reading(offset, offset, 1) for offset in (100, 101)]
-    assert _joined(stale, 5, session=2) == ([], False)
-    assert _joined([*stale, _reading(6, 5, 2), _reading(7, 7, 2)], 5, session=2) == ([6, 7], False)
-
-
-def test_partitions_that_are_not_open_are_left_alone() -> None:
-    assert joined_on([_reading(5)], {}, {}) == ([], set())
+@pytest.mark.parametrize(
+    ("batch", "session", "joined"),
+    [
+        # Offsets without records are no gap, but what was not read is.
+        ([_reading(5), _reading(8, 6), _reading(9)], 1, ([5, 8, 9], False)),
+        ([_reading(8, 6)], 1, ([], True)),
+        ([_reading(8)], 1, ([], True)),
+        # What was processed is passed over.
+        ([_reading(3), _reading(4), _reading(5), _reading(4), _reading(6)], 1, ([5, 6], False)),
+        # Records from before a seek are out of place, and do not cause another.
+        ([_reading(100), _reading(101)], 2, ([], False)),
+        ([_reading(100), _reading(6, 5, 2), _reading(7, 7, 2)], 2, ([6, 7], False)),
+    ],
+)
+def test_records_join_on_to_those_processed(
+    batch: list[FaustReading], session: int, joined: tuple[list[int], bool]
+) -> None:
+    records, astray = joined_on(batch, {AT: 5}, {TP(*AT): session})
+    assert ([record.offset for record in records], bool(astray)) == joined
+    assert joined_on(batch, {}, {}) == ([], set())  # the partition is not open

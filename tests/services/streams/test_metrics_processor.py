@@ -1,7 +1,7 @@
 """The rolling metrics on a real log: on topic ``metrics``, once, the same after a restart."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,10 +11,9 @@ from tests.services.streams.hosted_games import events, forget_snapshots, games,
 from tests.services.streams.test_processors import _config, _serve
 from unstable_stream.algorithms.rolling_metrics import MetricsProcessor
 from unstable_stream.archive import query
-from unstable_stream.events import Event, Metrics
+from unstable_stream.events import Metrics
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.records import record_from_event
-from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.recording import start_run
 from unstable_stream.services.streams.processors import METRICS
 from unstable_stream.services.tracking.prometheus import MonitorState, exposition
@@ -22,11 +21,9 @@ from unstable_stream.services.workers.archiver import run_archiver
 
 
 @pytest.fixture
-async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
-    async with LocalLog.open(tmp_path / "log.sqlite") as opened:
-        await opened.create_topics(list(load_topics().values()))
-        await start_run(opened, _config(), RUN)
-        yield opened
+async def log(declared_log: LocalLog) -> LocalLog:
+    await start_run(declared_log, _config(), RUN)
+    return declared_log
 
 
 async def _published(log: LocalLog) -> list[Metrics]:
@@ -44,12 +41,15 @@ def _newest(published: Sequence[Metrics]) -> dict[str, float]:
 
 async def _folded(log: LocalLog) -> dict[str, float]:
     """What one fold of everything tells at the end."""
+    due, rest = await _fold(log)
+    return _newest([*due, *rest])
+
+
+async def _fold(log: LocalLog) -> tuple[list[Metrics], Sequence[Metrics]]:
+    """What becomes due on the way, and what waits at the end."""
     processor = MetricsProcessor(RUN)
-    stored: list[Event] = []
-    for topic in METRICS.inputs:
-        stored += await events(log, topic, RUN)
-    published = [metrics for event in stored for metrics in processor.handle(event)]
-    return _newest([*published, *processor.rest()])
+    stored = [event for topic in METRICS.inputs for event in await events(log, topic, RUN)]
+    return [metrics for event in stored for metrics in processor.handle(event)], processor.rest()
 
 
 async def test_what_waits_is_published_when_the_host_ends(log: LocalLog) -> None:
@@ -105,8 +105,6 @@ async def test_a_restarted_host_publishes_what_an_uninterrupted_one_does(
     assert all(contents[event.event_id] == event for event in published)  # again only with the same content
     assert _newest(published) == await _folded(log)
     # What becomes due on the way is there too: it does not depend on where a host ended.
-    processor = MetricsProcessor(RUN)
-    stored = [event for topic in METRICS.inputs for event in await events(log, topic, RUN)]
-    due = [metrics for event in stored for metrics in processor.handle(event)]
+    due, _ = await _fold(log)
     assert len(due) >= 3
     assert all(contents[metrics.event_id] == metrics for metrics in due)

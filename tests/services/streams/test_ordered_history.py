@@ -23,10 +23,11 @@ from unstable_stream.services.streams.ordered_history import (
     ArchiveHistory,
     History,
     LogHistory,
+    RecordFilter,
     Slice,
     merged,
+    parse_condition,
 )
-from unstable_stream.services.streams.record_filter import RecordFilter, parse_condition
 from unstable_stream.services.workers.archiver import run_archiver
 
 pytestmark = pytest.mark.longer
@@ -100,18 +101,6 @@ async def test_times_that_go_back_and_small_pieces_change_nothing(
     for record in from_log:
         by_partition.setdefault((record.topic, record.partition), []).append(record.offset)
     assert all(offsets == sorted(offsets) for offsets in by_partition.values())
-
-
-async def test_at_equal_times_causes_come_first(local: PluginBench) -> None:
-    await local.publish(made_up_run(local.run_id))
-    seen: dict[str, int] = {}
-    for place, record in enumerate(await stream(LogHistory(local.log))):
-        body = record.value
-        if record.topic == "trajectories":
-            seen[record.headers["ce_id"].decode()] = place
-        elif record.topic == "steps":
-            (trajectory,) = [name for name in seen if name.encode() in body]
-            assert seen[trajectory] < place
 
 
 async def test_no_partition_is_read_far_ahead_of_its_use(

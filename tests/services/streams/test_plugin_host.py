@@ -6,7 +6,7 @@ import dataclasses
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,17 +18,17 @@ from tests.forks import assert_killed
 from tests.services.streams.plugin_bench import PluginBench, counting, run_until_killed
 from tests.services.streams.plugin_bench import bench as bench  # a fixture
 from tests.services.streams.plugin_bench import local as local  # a fixture
-from tests.services.streams.tapped_log import Told
+from tests.services.streams.tapped_log import at_call
 from unstable_stream import Context, consumer
 from unstable_stream.errors import PluginError, UnknownTopicError
-from unstable_stream.events import Event, GameOutcome, Metrics, RecordRejected, Step
+from unstable_stream.events import Event, GameOutcome, RecordRejected, Step
 from unstable_stream.history.proofs.balance import balance
 from unstable_stream.history.proofs.ledger import Ledger
 from unstable_stream.log.port import Record, StoredRecord, TopicPartition
 from unstable_stream.runs.history import RunStatus
 from unstable_stream.services.streams.plugins import Plugin
 from unstable_stream.services.streams.plugins.host import run_plugin
-from unstable_stream.services.streams.plugins.state import PluginStates
+from unstable_stream.services.streams.plugins.worker import PluginStates
 
 pytestmark = pytest.mark.longer
 
@@ -63,20 +63,16 @@ async def test_it_goes_on_where_it_was_with_the_state_it_had(bench: PluginBench)
     assert len(await bench.metrics(plugin)) == STEPS_A_RUN
 
 
-async def test_each_run_has_a_state_of_its_own(local: PluginBench) -> None:
+async def test_each_run_has_a_state_of_its_own_and_one_run_alone_a_group_of_its_own(
+    local: PluginBench,
+) -> None:
     both = [step for pair in zip(steps_of("a"), steps_of("b"), strict=True) for step in pair]
     await local.publish(both)
-    plugin = counting("")
-    await local.run(plugin)
-    assert await numbered(local, plugin)
-
-
-async def test_one_run_alone_is_served_by_a_group_of_its_own(local: PluginBench) -> None:
-    await local.publish([*steps_of("a"), *steps_of("b")])
     plugin = counting("")
     assert (await local.run(plugin, run_id="b")).handled == STEPS_A_RUN
     assert (await local.run(plugin)).handled == 2 * STEPS_A_RUN
     assert set(await local.log.groups()) == {"plugin/counting", "plugin/counting/b"}
+    assert await numbered(local, plugin)
 
 
 # -- kills ----------------------------------------------------------------------------------------
@@ -86,15 +82,8 @@ class Killed(BaseException):
     """Stands for kill -9: nothing in the package catches it."""
 
 
-def killer(call: str, occurrence: int) -> Told:
-    reached = Counter[str]()
-
-    def die(name: str, about: Collection[TopicPartition]) -> None:
-        reached[name] += 1
-        if name == call and reached[name] == occurrence:
-            raise Killed
-
-    return die
+def kill() -> None:
+    raise Killed
 
 
 @pytest.mark.parametrize(
@@ -113,7 +102,7 @@ async def test_killed_between_steps_it_counts_every_event_once(bench: PluginBenc
     await bench.publish(steps_of(bench.run_id))
     for occurrence in (1, 3):
         with pytest.raises(Killed):
-            await bench.run(plugin, told=killer(call, occurrence))
+            await bench.run(plugin, told=at_call(call, occurrence, kill))
     await bench.run(plugin)
     assert await numbered(bench, plugin)
 
@@ -130,22 +119,16 @@ async def test_a_process_killed_by_the_system_counts_every_event_once(
     assert await numbered(bench, plugin)
 
 
-async def test_without_the_data_directory_the_state_is_folded_again(
-    bench: PluginBench, tmp_path: Path
+@pytest.mark.parametrize("reset", [True, False])
+async def test_reset_begins_again_once_and_so_does_a_lost_file_of_states(
+    bench: PluginBench, reset: bool
 ) -> None:
     plugin = counting(bench.suffix)
     await bench.publish(steps_of(bench.run_id))
     await bench.run(plugin)
-    (bench.data.root / "plugins" / f"{plugin.name}.sqlite").unlink()
-    assert (await bench.run(plugin)).handled == STEPS_A_RUN
-    assert await numbered(bench, plugin)
-
-
-async def test_reset_begins_again_once(bench: PluginBench) -> None:
-    plugin = counting(bench.suffix)
-    await bench.publish(steps_of(bench.run_id))
-    await bench.run(plugin)
-    assert (await bench.run(plugin, reset=True)).handled == STEPS_A_RUN
+    if not reset:
+        (bench.data.root / "plugins" / f"{plugin.name}.sqlite").unlink()
+    assert (await bench.run(plugin, reset=reset)).handled == STEPS_A_RUN
     assert (await bench.run(plugin)).handled == 0
     assert await numbered(bench, plugin)
 
@@ -339,7 +322,10 @@ async def test_one_that_always_fails_still_gets_through(local: PluginBench) -> N
     assert (done.handled, done.rejected) == (14, 24)
 
 
-async def test_a_stop_during_the_pause_leaves_the_event_for_the_next_start(local: PluginBench) -> None:
+@pytest.mark.parametrize("drain", [False, True])
+async def test_a_stop_during_the_pause_leaves_the_event_for_the_next_start_unless_it_drains(
+    local: PluginBench, drain: bool
+) -> None:
     stop = asyncio.Event()
     seen: list[int] = []
 
@@ -349,34 +335,17 @@ async def test_a_stop_during_the_pause_leaves_the_event_for_the_next_start(local
         if len(seen) == 5:
             loop.call_soon_threadsafe(stop.set)
             raise RuntimeError("not now")
-
-    loop = asyncio.get_running_loop()
-    await local.publish(outcomes_of(local.run_id))
-    first = await local.run(handle, stop=stop)
-    second = await local.run(handle)
-    assert first.handled + second.handled == 38
-    assert (first.rejected, second.rejected) == (0, 0)
-
-
-async def test_a_failure_while_it_drains_is_tried_again_and_passes_over_nothing(local: PluginBench) -> None:
-    stop = asyncio.Event()
-    seen: list[int] = []
-
-    @consumer(topics=["game-outcomes"], name="late-to-fail", backoff_s=3600)
-    def handle(event: GameOutcome, context: Context) -> None:
-        seen.append(event.game_index)
-        if len(seen) == 5:
-            loop.call_soon_threadsafe(stop.set)
-            raise RuntimeError("not now")
-        if event.split == "train" and event.game_index == 23:
+        if drain and event.split == "train" and event.game_index == 23:
             raise RuntimeError("never")
 
     loop = asyncio.get_running_loop()
     await local.publish(outcomes_of(local.run_id))
-    done = await local.run(handle, stop=stop, until_end=False, drain=True)
-    assert (done.handled, done.rejected) == (37, 1)
-    assert len(await local.letters(handle)) == 1
-    assert (await local.run(handle)).handled == 0
+    first = await local.run(handle, stop=stop, until_end=not drain, drain=drain)
+    second = await local.run(handle)
+    assert first.handled + second.handled == 38 - drain
+    assert (first.rejected, second.rejected) == (drain, 0)
+    assert (second.handled == 0) == drain
+    assert len(await local.letters(handle)) == drain
 
 
 async def test_a_record_that_is_no_event_is_set_aside_without_asking_the_plugin(local: PluginBench) -> None:
@@ -400,53 +369,43 @@ async def test_failing_at_dead_letters_makes_no_further_ones(local: PluginBench)
     assert len(await local.stored("dead-letters")) == 1
 
 
-async def test_it_is_not_given_its_own_metrics(local: PluginBench) -> None:
-    @consumer(topics=["metrics"], name="feedback")
-    def feedback(event: Metrics, context: Context) -> None:
-        context.emit("more", 1.0)
-
-    await local.publish(
-        [Metrics(event_id="x", run_id="r", occurred_at_ms=1, source="engine-0", values={"a": 1.0})]
-    )
-    assert [(await local.run(feedback)).handled for _ in range(3)] == [1, 0, 0]
-
-
 @dataclass
 class Unsavable:
     things: list[object] = field(default_factory=list)
 
 
-async def test_a_state_that_cannot_be_saved_stops_it_before_anything_is_committed(local: PluginBench) -> None:
-    @consumer(topics=["game-outcomes"], name="unsavable", state=Unsavable)
-    def handle(event: GameOutcome, context: Context) -> None:
-        context.state.things.append(object())
+@consumer(topics=["game-outcomes"], name="unsavable", state=Unsavable)
+def unsavable(event: GameOutcome, context: Context) -> None:
+    context.state.things.append(object())
 
+
+@consumer(topics=["game-outcomes"], name="stillborn")
+class Stillborn:
+    def start(self) -> None:
+        raise OSError("no such device")
+
+    def handle(self, event: GameOutcome, context: Context) -> None: ...
+
+
+@consumer(topics=["nonsense"], name="lost")
+def lost(event: Event, context: Context) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("plugin", "error", "says"),
+    [
+        (unsavable, PluginError, "its state cannot be saved"),
+        (Stillborn, PluginError, r"'stillborn' does not start: OSError: no such device \(at test_"),
+        (lost, UnknownTopicError, r"'lost': no topic 'nonsense' on this log; it has checkpoints"),
+    ],
+)
+async def test_one_that_cannot_run_says_so_before_anything_is_committed(
+    local: PluginBench, plugin: Plugin, error: type[Exception], says: str
+) -> None:
     await local.publish(outcomes_of(local.run_id))
-    with pytest.raises(PluginError, match="its state cannot be saved"):
-        await local.run(handle)
-    assert set((await local.log.committed_positions("plugin/unsavable")).values()) == {0}
-
-
-async def test_a_class_that_does_not_start_is_an_error_that_says_so(local: PluginBench) -> None:
-    @consumer(topics=["game-outcomes"], name="stillborn")
-    class Stillborn:
-        def start(self) -> None:
-            raise OSError("no such device")
-
-        def handle(self, event: GameOutcome, context: Context) -> None: ...
-
-    with pytest.raises(PluginError, match=r"'stillborn' does not start: OSError: no such device \(at test_"):
-        await local.run(Stillborn)  # type: ignore[arg-type]  # mypy looks past class decorators
-
-
-async def test_a_topic_that_is_not_there_is_an_error_that_says_so(local: PluginBench) -> None:
-    @consumer(topics=["nonsense"], name="lost")
-    def lost(event: Event, context: Context) -> None: ...
-
-    with pytest.raises(
-        UnknownTopicError, match=r"'lost': no topic 'nonsense' on this log; it has checkpoints"
-    ):
-        await local.run(lost)
+    with pytest.raises(error, match=says):
+        await local.run(plugin)
+    assert set((await local.log.committed_positions(plugin.source)).values()) <= {0}
 
 
 async def test_an_async_plugin_has_one_loop_from_start_to_stop(local: PluginBench) -> None:

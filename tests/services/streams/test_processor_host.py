@@ -14,11 +14,13 @@ from tests.reward_transformations.trajectories import RUN, make_trajectory
 from tests.services.streams.doomed_host import RATINGS, REWARDS, die_at, host_both, make_ratings, make_rewards
 from tests.services.streams.hosted_games import (
     OTHER_RUN,
+    Noting,
     assert_exactly_once,
     drain,
     events,
     games,
     garbage,
+    letters,
     read,
     start,
 )
@@ -27,18 +29,14 @@ from unstable_stream.errors import FencedError, ServiceError
 from unstable_stream.events import (
     Event,
     GameOutcome,
-    Rating,
-    RecordRejected,
-    Step,
     Trajectory,
     decode_event,
 )
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.port import Record, TopicPartition
+from unstable_stream.log.port import TopicPartition
 from unstable_stream.log.records import record_from_event
-from unstable_stream.runs.config import RunConfig
 from unstable_stream.services.streams.fold_sink import FoldSink
-from unstable_stream.services.streams.processor import Processor, ProcessorSpec, group_of
+from unstable_stream.services.streams.processor import ProcessorSpec, group_of
 from unstable_stream.services.streams.processors import host_processors
 from unstable_stream.services.streams.run_configs import RunDirectory
 
@@ -60,45 +58,6 @@ async def log(log: LocalLog) -> LocalLog:
     return log
 
 
-@dataclass
-class _Folded:
-    """Counts the events that a processor is given."""
-
-    processor: Processor
-    given: list[Event]
-
-    def handle(self, event: Event) -> Sequence[Event]:
-        self.given.append(event)
-        return self.processor.handle(event)
-
-
-def _noting(spec: ProcessorSpec) -> tuple[ProcessorSpec, list[Event]]:
-    """The same processor, and the events that it is given from now on."""
-    given: list[Event] = []
-
-    def make(run_id: str, config: RunConfig) -> Processor:
-        return _Folded(spec.make(run_id, config), given)
-
-    return ProcessorSpec(spec.name, spec.inputs, make), given
-
-
-async def test_it_publishes_what_the_fold_gives_and_commits_what_it_read(log: LocalLog) -> None:
-    await log.append(games(0, 30))
-    spec, given = _noting(REWARDS)
-    await drain(log, spec)
-    await drain(log, RATINGS)
-    await assert_exactly_once(log, MAKERS)
-    trajectories = await events(log, "trajectories")
-    ours = sum(event.run_id == RUN for event in trajectories)
-    steps = await events(log, "steps")
-    assert len(given) == ours < len(trajectories)
-    assert {event.run_id for event in given} == {RUN}
-    assert len(steps) == 2 * ours > 0
-    assert {type(event) for event in steps} == {Step}
-    assert {event.run_id for event in steps} == {RUN}
-    assert {type(event) for event in await events(log, "ratings")} == {Rating}
-
-
 async def test_a_drain_waits_for_the_partitions_of_a_dead_host(tmp_path: Path) -> None:
     """The log takes them from it only after a while; until then, they are assigned to nobody who works."""
     log = LocalLog.open(tmp_path / "dead.sqlite", max_poll_interval_s=1.0)
@@ -116,30 +75,22 @@ async def test_a_drain_waits_for_the_partitions_of_a_dead_host(tmp_path: Path) -
 
 
 async def test_a_restart_goes_on_with_the_state_of_what_was_committed(log: LocalLog) -> None:
+    noting = Noting(REWARDS)
     for first in (0, 10, 20):
         await log.append(games(first, 10))
-        await drain(log, REWARDS, RATINGS)
+        await drain(log, noting.spec, RATINGS)
     await assert_exactly_once(log, MAKERS)
-
-
-async def test_games_delivered_again_change_nothing(log: LocalLog) -> None:
-    await log.append(games(0, 8))
-    await drain(log, REWARDS)
-    before = await events(log, "steps")
-    await log.append(games(0, 8))
-    spec, given = _noting(REWARDS)
-    await drain(log, spec)
-    assert len(given) == 2 * len(before) // 2 > 0
-    assert await events(log, "steps") == before
+    ours = await events(log, "trajectories", RUN)
+    assert len(noting.given) == len(ours) < len(await events(log, "trajectories"))
+    assert {event.run_id for event in noting.given} == {RUN}
+    assert len(await events(log, "steps")) == 2 * len(ours) > 0
 
 
 async def test_records_that_are_no_events_are_set_aside_whole(log: LocalLog) -> None:
     impossible = make_trajectory(100, env_id="Env-1", trained_seats=(7,))
     await log.append([*games(0, 4), GARBAGE, record_from_event(impossible), *games(4, 4)])
     await drain(log, REWARDS)
-    garbage, refused = await events(log, "dead-letters")
-    assert isinstance(garbage, RecordRejected)
-    assert isinstance(refused, RecordRejected)
+    garbage, refused = await letters(log)
     assert garbage.record_value == GARBAGE.value
     assert (garbage.consumer, garbage.topic, garbage.record_key) == (
         f"reward-processor/{RUN}",
@@ -163,16 +114,7 @@ async def test_records_that_are_no_events_are_set_aside_whole(log: LocalLog) -> 
         for e in [decode_event(r.value)]
     )
     await drain(log, REWARDS)
-    assert len(await events(log, "dead-letters")) == 2
-
-
-async def test_a_bad_record_too_large_for_its_dead_letter_is_cut(log: LocalLog) -> None:
-    await log.append([Record(topic="trajectories", key=f"{RUN}/E", value=b"x" * (13 * 1024 * 1024))])
-    await drain(log, REWARDS)
-    (rejected,) = await events(log, "dead-letters")
-    assert isinstance(rejected, RecordRejected)
-    assert rejected.record_value == b"x" * (8 * 1024 * 1024)
-    assert "value cut from 13631488 to 8388608 bytes; whole at trajectories[" in rejected.reason
+    assert len(await letters(log)) == 2
 
 
 class _Fails:
@@ -187,20 +129,17 @@ class _Fails:
 FAILS = ProcessorSpec("fails", (GameOutcome.TOPIC,), lambda run_id, config: _Fails())
 
 
-async def test_a_bug_in_the_fold_stops_the_host_before_anything_is_committed(log: LocalLog) -> None:
-    await log.append(games(0, 8))
-    with pytest.raises(ServiceError, match=r"fails/run-a: folding game-outcomes\[0\]@5 .*ZeroDivisionError"):
-        await drain(log, FAILS)
-    assert await log.committed_positions("fails/run-a") == {}
-    assert await events(log, "dead-letters") == []
-
-
-async def test_one_that_fails_ends_the_others(log: LocalLog) -> None:
+@pytest.mark.parametrize("run_id", [RUN, None])
+async def test_a_bug_in_a_fold_stops_all_before_anything_of_its_batch_is_committed(
+    log: LocalLog, run_id: str | None
+) -> None:
     await log.append(games(0, 8))
     async with RunDirectory(log) as runs:
-        sinks = [FoldSink(log, spec, runs, RUN) for spec in (REWARDS, FAILS)]
-        with pytest.raises(ServiceError, match="a bug"):
-            await host_processors(sinks, stop=asyncio.Event(), drain=True)
+        sinks = [FoldSink(log, spec, runs, run_id) for spec in (REWARDS, FAILS)]
+        with pytest.raises(ServiceError, match=r"fails.*: folding game-outcomes\[0\]@5 .*Error: a bug"):
+            await host_processors(sinks, stop=asyncio.Event())
+    assert await log.committed_positions(sinks[1].group) == {}
+    assert await letters(log) == []
 
 
 async def _until(condition: Callable[[], bool], deadline_s: float = 30.0) -> None:
@@ -209,26 +148,11 @@ async def _until(condition: Callable[[], bool], deadline_s: float = 30.0) -> Non
             await asyncio.sleep(0.005)
 
 
-async def test_a_running_host_picks_up_what_arrives(log: LocalLog) -> None:
-    stop, (spec, given) = asyncio.Event(), _noting(RATINGS)
-    async with RunDirectory(log) as runs:
-        sink = FoldSink(log, spec, runs, RUN)
-        host = asyncio.ensure_future(host_processors([sink], stop=stop, max_records=3))
-        for first in (0, 5):
-            await log.append(games(first, 5))
-            await _until(lambda reached=first + 5: len(given) == reached)  # type: ignore[misc]
-        stop.set()
-        await host
-    assert len(await events(log, "ratings")) == 40
-    assert await log.committed_positions(sink.group) == await log.end_offsets("game-outcomes")
-
-
 @dataclass
 class _Member:
     """A running host."""
 
     sink: FoldSink
-    given: list[Event]
     stop: asyncio.Event
     task: "asyncio.Task[None]"
     held: set[TopicPartition]
@@ -246,11 +170,10 @@ def _start(log: LocalLog, spec: ProcessorSpec) -> _Member:
         if call == "after commit":
             held.update(about)
 
-    noting, given = _noting(spec)
     through = tapped(log, note)
-    sink = FoldSink(through, noting, RunDirectory(through), RUN, reopen_after_s=0.1)
+    sink = FoldSink(through, spec, RunDirectory(through), RUN, reopen_after_s=0.1)
     hosting = host_processors([sink], stop=stop, drain=False)
-    return _Member(sink, given, stop, asyncio.ensure_future(hosting), held)
+    return _Member(sink, stop, asyncio.ensure_future(hosting), held)
 
 
 async def _all_partitions(log: LocalLog) -> set[TopicPartition]:
@@ -326,8 +249,9 @@ class _Silent:
 async def test_without_a_run_it_serves_all(log: LocalLog) -> None:
     await log.append(games(0, 4))
     inputs = (Trajectory.TOPIC, GameOutcome.TOPIC)
-    spec, given = _noting(ProcessorSpec("counts", inputs, lambda run_id, config: _Silent()))
-    await drain(log, spec, run_id=None)
+    noting = Noting(ProcessorSpec("counts", inputs, lambda run_id, config: _Silent()))
+    await drain(log, noting.spec, run_id=None)
+    given = noting.given
     assert {event.run_id for event in given} == {RUN, OTHER_RUN}
     ends: dict[TopicPartition, int] = {}
     for topic in inputs:
@@ -386,6 +310,4 @@ async def test_kill_between_commit_steps(path: Path, log: LocalLog, call: str, o
     await asyncio.to_thread(assert_killed, die_at, path, call, occurrence)
     await host_both(path)
     await assert_exactly_once(log, MAKERS)
-    assert [e.record_value for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)] == [
-        GARBAGE.value
-    ]
+    assert [letter.record_value for letter in await letters(log)] == [GARBAGE.value]

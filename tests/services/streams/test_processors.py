@@ -1,20 +1,17 @@
 """The processors of one run and of all: settings, state and dead letters, on a real local log."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from functools import partial
-from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from tests.reward_transformations.trajectories import RUN
-from tests.services.streams.hosted_games import OTHER_RUN, events, from_scratch, games
+from tests.services.streams.hosted_games import OTHER_RUN, events, from_scratch, games, letters
 from unstable_stream.errors import ConfigError
-from unstable_stream.events import Rating, RecordRejected, Step, encode_event
+from unstable_stream.events import Rating, Step, encode_event
 from unstable_stream.extensions import confined
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.topics import load_topics
 from unstable_stream.reward_transformations import StepRewardTransform, TrajectoryView
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.recording import start_run
@@ -24,10 +21,8 @@ from unstable_stream.services.streams.service import run_processors
 
 
 @pytest.fixture
-async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
-    async with LocalLog.open(tmp_path / "log.sqlite") as opened:
-        await opened.create_topics(list(load_topics().values()))
-        yield opened
+def log(declared_log: LocalLog) -> LocalLog:
+    return declared_log
 
 
 def _config(**changes: object) -> RunConfig:
@@ -76,14 +71,14 @@ async def test_all_runs_are_served_each_with_its_own_settings_and_state(log: Loc
     rated = [(r.event_id, encode_event(r)) for r in await events(log, "ratings")]
     assert dict(rated) == await from_scratch(log, partial(rating_processor, RUN, {"Env-0": 0.5}))
     assert await log.committed_positions(f"reward-processor/{RUN}") == {}
-    assert await events(log, "dead-letters") == []
+    assert await letters(log) == []
 
 
 async def test_events_of_a_run_nobody_started_are_set_aside(log: LocalLog) -> None:
     await start_run(log, _config(), RUN)
     await log.append(games(0, 4))
     await _serve(log, None)
-    rejected = [e for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]
+    rejected = await letters(log)
     assert sorted(e.consumer for e in rejected) == ["metrics-processor"] * 4 + ["reward-processor"] * 4
     assert "EventError: trajectories[" in rejected[0].reason
     assert "run 'run-b' is not in topic runs" in rejected[0].reason
@@ -91,7 +86,7 @@ async def test_events_of_a_run_nobody_started_are_set_aside(log: LocalLog) -> No
     await start_run(log, _config(), "run-c")
     await log.append(games(4, 4, other_run="run-c"))
     await _serve(log, None)
-    assert len(await events(log, "dead-letters")) == 8
+    assert len(await letters(log)) == 8
     assert {event.run_id for event in await events(log, "steps")} == {RUN, "run-c"}
 
 
@@ -115,13 +110,13 @@ async def test_a_run_that_makes_no_processor_does_not_stop_the_host_of_all(log: 
             "a run is quarantined: its records go to dead-letters"
         ]
     assert {event.run_id for event in await events(log, "steps")} == {RUN}
-    rejected = [e for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]
+    rejected = await letters(log)
     assert len(rejected) == len({e.event_id for e in rejected}) == 8
     assert "run 'run-b' cannot be folded by this host" in rejected[0].reason
     assert "unknown step transformation 'Nope'" in rejected[0].reason
     await log.append(games(0, 4))
     await _serve(log, None)
-    assert len(await events(log, "dead-letters")) == 12
+    assert len(await letters(log)) == 12
 
 
 class Generous(StepRewardTransform):
@@ -138,7 +133,7 @@ async def test_a_run_whose_code_was_not_allowed_is_made_up_for_by_serving_it_alo
     await log.append(games(0, 6))
     with confined():
         await _serve(log, None)
-    (reason, *_) = [e.reason for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]
+    (reason, *_) = [letter.reason for letter in await letters(log)]
     assert f"give --allow-code '{__name__}:Generous'" in reason
     assert {event.run_id for event in await events(log, "steps")} == {RUN}
     with confined(), pytest.raises(ConfigError, match="was not allowed to load it"):
@@ -177,5 +172,5 @@ async def test_a_run_is_rated_by_the_system_that_it_names(
 def test_modes_that_compare_in_points_of_trueskill_need_it() -> None:
     with pytest.raises(ConfigError, match=r'sample_mode="ts-dist" compares .*rating_system="elo"'):
         _config(model_pool={"sample_mode": "ts-dist", "rating_system": "elo"})
-    with pytest.raises(ConfigError, match=r"model_pool\.rating_system: .*trueskill.* does not take"):
+    with pytest.raises(ConfigError, match=r"model_pool\.rating_system: .*trueskill.* cannot take"):
         rating_processor(RUN, system={"type": "trueskill", "nope": 1})

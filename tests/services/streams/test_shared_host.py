@@ -8,11 +8,18 @@ import pytest
 
 from tests.builders import made
 from tests.model_pool.outcomes import RUN
-from tests.services.streams.hosted_games import OTHER_RUN, drain, events, forget_snapshots, games, start
+from tests.services.streams.hosted_games import (
+    OTHER_RUN,
+    drain,
+    events,
+    forget_snapshots,
+    games,
+    letters,
+    start,
+)
 from unstable_stream.errors import PartitionsChangedError, ServiceError
 from unstable_stream.events import (
     GameOutcome,
-    RecordRejected,
     RunStarted,
     Step,
     Trajectory,
@@ -51,6 +58,14 @@ def _settings(final: Sequence[Any] = ()) -> dict[str, Any]:
     }
 
 
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """A module that a run brings along."""
+    path = tmp_path / "rewards.py"
+    path.write_text(CODE, encoding="utf-8")
+    return path
+
+
 async def drain_all(log: EventLog, *specs: ProcessorSpec) -> None:
     await drain(log, *specs, run_id=None, pace=OFTEN, max_records=7)
 
@@ -65,21 +80,21 @@ async def _steps(log: EventLog, run_id: str) -> dict[str, bytes]:
     return {event.event_id: encode_event(event) for event in await events(log, "steps", run_id)}
 
 
-async def _expected(log: EventLog, run_id: str, final: Sequence[Mapping[str, Any]] = ()) -> dict[str, bytes]:
+async def assert_folded(log: EventLog, run_id: str, final: Sequence[Mapping[str, Any]] = ()) -> None:
+    """The steps of a run are those of one fold of its trajectories."""
     processor = reward_processor(run_id, final)
-    return {
+    expected = {
         step.event_id: encode_event(step)
         for event in await events(log, "trajectories", run_id)
         for step in processor.handle(event)
     }
+    assert await _steps(log, run_id) == expected != {}
 
 
 @pytest.mark.parametrize("restarts", [0, 2])
 async def test_a_run_whose_own_code_fails_is_set_aside_from_there_on(
-    log: LocalLog, tmp_path: Path, restarts: int
+    log: LocalLog, code: Path, restarts: int
 ) -> None:
-    code = tmp_path / "rewards.py"
-    code.write_text(CODE, encoding="utf-8")
     await start(log, RUN, [f"{code}:Fails"])
     await start(log, OTHER_RUN)
     parts = 1 + restarts
@@ -88,22 +103,22 @@ async def test_a_run_whose_own_code_fails_is_set_aside_from_there_on(
         for run_id in (RUN, OTHER_RUN):
             await log.append(_of(run_id, part * size, size))
         await drain_all(log, REWARDS)
-    assert await _steps(log, OTHER_RUN) == await _expected(log, OTHER_RUN) != {}
+    await assert_folded(log, OTHER_RUN)
     trajectories = [e for e in await events(log, "trajectories", RUN) if isinstance(e, Trajectory)]
     failed = next(place for place, event in enumerate(trajectories) if event.rewards[0] == 0.0)
     assert 0 < failed < len(trajectories) - 2
-    letters = [e for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]
-    assert len(letters) == len(trajectories) - failed
-    assert all("ZeroDivisionError: somebody's mistake" in letter.reason for letter in letters)
+    rejected = await letters(log)
+    assert len(rejected) == len(trajectories) - failed
+    assert all("ZeroDivisionError: somebody's mistake" in letter.reason for letter in rejected)
     folded = {e.trajectory_id for e in await events(log, "steps", RUN) if isinstance(e, Step)}
     assert folded == {event.event_id for event in trajectories[:failed]}
 
 
 @pytest.mark.parametrize("other_code", [False, True])
 async def test_a_run_set_aside_is_folded_again_once_its_code_is_mended(
-    log: LocalLog, tmp_path: Path, other_code: bool
+    log: LocalLog, code: Path, tmp_path: Path, other_code: bool
 ) -> None:
-    code, broken = tmp_path / "rewards.py", tmp_path / "broken"
+    broken = tmp_path / "broken"
     source = f"from pathlib import Path\n{CODE}".replace("x[0] == 0.0", f"Path({str(broken)!r}).exists()")
     code.write_text(source, encoding="utf-8")
     await start(log, RUN, [f"{code}:Fails"])
@@ -118,57 +133,40 @@ async def test_a_run_set_aside_is_folded_again_once_its_code_is_mended(
             broken.unlink()
             if other_code:
                 code.write_text(f"{source}\n# mended\n", encoding="utf-8")
-    letters = [e for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]
+    rejected = await letters(log)
     second = [record for record in parts[1] if record.key.startswith(f"{RUN}/")]
-    assert [letter.record_value for letter in letters] == [record.value for record in second] != []
+    assert [letter.record_value for letter in rejected] == [record.value for record in second] != []
     folded = {e.trajectory_id for e in await events(log, "steps", RUN) if isinstance(e, Step)}
     assert all(decode_event(r.value).event_id in folded for r in parts[2] if r.key.startswith(f"{RUN}/"))
 
 
-async def test_in_a_host_of_its_own_the_run_stops(log: LocalLog, tmp_path: Path) -> None:
-    code = tmp_path / "rewards.py"
-    code.write_text(CODE, encoding="utf-8")
+async def test_in_a_host_of_its_own_the_run_stops(log: LocalLog, code: Path) -> None:
     await start(log, RUN, [f"{code}:Fails"])
     await log.append(_of(RUN, 0, 60))
     with pytest.raises(ServiceError, match="ZeroDivisionError: somebody's mistake"):
         await drain(log, REWARDS, run_id=RUN, pace=OFTEN, max_records=7)
-    assert await events(log, "dead-letters") == []
+    assert await letters(log) == []
 
 
 @pytest.mark.parametrize("allowed", [True, False])
 async def test_a_run_whose_code_cannot_be_made_or_is_not_allowed_is_set_aside(
-    log: LocalLog, tmp_path: Path, allowed: bool
+    log: LocalLog, code: Path, tmp_path: Path, allowed: bool
 ) -> None:
-    code = tmp_path / "rewards.py"
     code.write_text(CODE + f"open({str(tmp_path / 'loaded')!r}, 'w').close()\n", encoding="utf-8")
     # As somebody may have written it to a log that is not theirs: nothing was loaded here yet.
     settings = _settings([f"{code}:NotMade"])
-    started = RunStarted(event_id="started", run_id=RUN, occurred_at_ms=0, name="n", seed=1, config=settings)
-    await log.append([record_from_event(started)])
+    await log.append([record_from_event(made(RunStarted, run_id=RUN, config=settings))])
     await start(log, OTHER_RUN)
     await log.append([*_of(RUN, 0, 8), *_of(OTHER_RUN, 0, 8)])
     with confined(["*"] if allowed else []):
         await drain_all(log, REWARDS)
         await drain_all(log, REWARDS)
-    letters = [e for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]
-    assert len(letters) == len(await events(log, "trajectories", RUN))
+    rejected = await letters(log)
+    assert len(rejected) == len(await events(log, "trajectories", RUN))
     said = "nobody knows" if allowed else "was not allowed"
-    assert all(said in letter.reason for letter in letters)
-    assert await _steps(log, OTHER_RUN) == await _expected(log, OTHER_RUN) != {}
+    assert all(said in letter.reason for letter in rejected)
+    await assert_folded(log, OTHER_RUN)
     assert (tmp_path / "loaded").exists() == allowed
-
-
-async def test_a_bug_of_ours_stops_a_host_of_all_runs(log: LocalLog) -> None:
-    class _Buggy:
-        def handle(self, event: Any) -> Sequence[Any]:
-            raise ZeroDivisionError("a bug")
-
-    await start(log, RUN)
-    await log.append(_of(RUN, 0, 4))
-    buggy = ProcessorSpec("buggy", (GameOutcome.TOPIC,), lambda run_id, config: _Buggy())
-    with pytest.raises(ServiceError, match="a bug"):
-        await drain_all(log, buggy)
-    assert await events(log, "dead-letters") == []
 
 
 # -- the start of a run ---------------------------------------------------------------------------
@@ -187,7 +185,7 @@ async def test_a_new_run_needs_nothing_of_the_runs_before(log: LocalLog, forget:
         if forget:
             for spec in (REWARDS, RATINGS):
                 await forget_snapshots(log, spec, RUN)
-    assert await _steps(log, RUN) == await _expected(log, RUN) != {}
+    await assert_folded(log, RUN)
     committed = await log.committed_positions(f"rating-processor/{RUN}")
     assert committed == await log.end_offsets(GameOutcome.TOPIC)
 
@@ -205,11 +203,11 @@ async def test_without_snapshots_only_runs_that_lost_records_are_set_aside(log: 
     await forget_snapshots(log, REWARDS, None)
     await log.append([*_of(RUN, 10, 10), *_of(OTHER_RUN, 30, 10)])
     await drain_all(log, REWARDS)
-    assert await _steps(log, RUN) == await _expected(log, RUN) != {}
+    await assert_folded(log, RUN)
     assert len(await events(log, "steps", OTHER_RUN)) == begun
-    letters = [e for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)]
-    assert {letter.record_key for letter in letters} == {f"{OTHER_RUN}/Env-3"}
-    assert all("is a fold from 0, and no snapshot holds it" in letter.reason for letter in letters)
+    rejected = await letters(log)
+    assert {letter.record_key for letter in rejected} == {f"{OTHER_RUN}/Env-3"}
+    assert all("is a fold from 0, and no snapshot holds it" in letter.reason for letter in rejected)
 
 
 async def _begun_with(log: LocalLog, run_id: str, partitions: int) -> RunStarted:
@@ -233,9 +231,9 @@ async def test_a_run_whose_input_has_other_partitions_since_is_set_aside_and_the
         await log.append([record_from_event(await _begun_with(log, run_id, partitions))])
         await log.append(_of(run_id, 0, 10))
     await drain_all(log, REWARDS)
-    assert await _steps(log, OTHER_RUN) == await _expected(log, OTHER_RUN) != {}
+    await assert_folded(log, OTHER_RUN)
     assert await _steps(log, RUN) == {}
-    reasons = {e.reason for e in await events(log, "dead-letters") if isinstance(e, RecordRejected)}
+    reasons = {letter.reason for letter in await letters(log)}
     told = f"topic 'trajectories' had {there + 2} partitions when run {RUN} began, and has {there} now"
     assert reasons
     assert all(told in reason for reason in reasons)

@@ -1,8 +1,6 @@
 """Snapshots of fold state: what a restart folds again, and that they may be lost, damaged or outdated."""
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,26 +10,24 @@ from tests.reward_transformations.trajectories import RUN
 from tests.services.streams.doomed_host import RATINGS, REWARDS, make_ratings, make_rewards
 from tests.services.streams.hosted_games import (
     OTHER_RUN,
-    AnyProcessor,
+    Noting,
     assert_exactly_once,
     drain,
     events,
-    forget_snapshots,
     from_scratch,
     games,
     start,
 )
-from tests.services.streams.tapped_log import tapped
-from unstable_stream.events import Event, GameOutcome, Step, Trajectory, encode_event
+from tests.services.streams.tapped_log import at_call, tapped
+from unstable_stream.events import GameOutcome, Step, Trajectory, encode_event
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, TopicPartition
 from unstable_stream.reward_transformations import (
     ComposeFinalRewardTransforms,
     FinalRewardTransform,
     RewardProcessor,
-    RoleAdvantageFormatter,
 )
-from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.runs.config import parse_config
 from unstable_stream.services.streams.processor import ProcessorSpec
 from unstable_stream.services.streams.processors import rating_processor
 from unstable_stream.services.streams.snapshots import POSITION, SnapshotPace, run_name, scope_of, unpack
@@ -55,85 +51,39 @@ async def _drain(
     await drain(log, spec, run_id=run_id, pace=pace, max_records=7)
 
 
-@dataclass
-class _Counted:
-    """Notes the events that a processor is given."""
-
-    processor: AnyProcessor
-    given: list[Event]
-
-    def handle(self, event: Event) -> Sequence[Event]:
-        self.given.append(event)
-        return self.processor.handle(event)
-
-    def state(self) -> dict[str, Any]:
-        return self.processor.state()
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        self.processor.load_state(state)
-
-
-@dataclass
-class _Counter:
-    """Makes a spec whose processors are counted, with the events that each was given."""
-
-    make: Callable[[str], AnyProcessor]
-    made: dict[str, list[list[Event]]] = field(default_factory=lambda: defaultdict(list))
-
-    def spec(self, like: ProcessorSpec) -> ProcessorSpec:
-        return replace(like, make=self._make)
-
-    def _make(self, run_id: str, config: RunConfig) -> _Counted:
-        given: list[Event] = []
-        self.made[run_id].append(given)
-        return _Counted(self.make(run_id), given)
-
-    def given(self, run_id: str = RUN) -> int:
-        return sum(map(len, self.made[run_id]))
-
-
 class _KilledError(Exception):
     """Ends a host in the middle of its work."""
 
 
+def _kill() -> None:
+    raise _KilledError
+
+
 async def _drain_until(log: EventLog, fatal: str, occurrence: int, spec: ProcessorSpec) -> None:
     """Drain until a call is made for the n-th time; then fail before it, as a host that dies."""
-    calls = 0
-
-    def die(call: str, about: Collection[TopicPartition]) -> None:
-        nonlocal calls
-        calls += call == fatal
-        if calls == occurrence:
-            raise _KilledError
-
     with pytest.raises(_KilledError):
-        await _drain(tapped(log, die), spec, pace=OFTEN)
+        await _drain(tapped(log, at_call(fatal, occurrence, _kill)), spec, pace=OFTEN)
 
 
-async def test_a_restart_folds_only_what_came_after_the_snapshot(log: LocalLog) -> None:
+@pytest.mark.parametrize(("batches", "saved"), [(10, 70), (9, 56)])
+async def test_a_restart_folds_only_what_came_after_the_snapshot(
+    log: LocalLog, batches: int, saved: int
+) -> None:
+    """Of every second batch of seven there is a snapshot."""
     await log.append(games(0, 100))
-    await _drain_until(log, "before begin", 11, RATINGS)  # batches of 7: committed up to 70
-    assert await log.committed_positions(f"rating-processor/{RUN}") == {OUTCOMES: 70}
-    counter = _Counter(lambda run_id: make_ratings())
-    await _drain(log, counter.spec(RATINGS))
+    await _drain_until(log, "before begin", batches + 1, RATINGS)
+    assert await log.committed_positions(f"rating-processor/{RUN}") == {OUTCOMES: 7 * batches}
+    counter = Noting(RATINGS)
+    await _drain(log, counter.spec)
     assert len(counter.made[RUN]) == 1
-    assert counter.given() == 100 - 70  # the snapshot was of 70: every second batch
+    assert len(counter.given) == 100 - saved
     await assert_exactly_once(log, [make_ratings])
 
     # What was closed in order is saved whole.
     await log.append(games(100, 3))
-    counter = _Counter(lambda run_id: make_ratings())
-    await _drain(log, counter.spec(RATINGS))
-    assert counter.given() == 3
-    await assert_exactly_once(log, [make_ratings])
-
-
-async def test_what_came_after_a_snapshot_is_folded_again(log: LocalLog) -> None:
-    await log.append(games(0, 100))
-    await _drain_until(log, "before begin", 10, RATINGS)
-    counter = _Counter(lambda run_id: make_ratings())
-    await _drain(log, counter.spec(RATINGS))
-    assert counter.given() == 100 - 56  # 63 were committed, and 56 were saved
+    counter = Noting(RATINGS)
+    await _drain(log, counter.spec)
+    assert len(counter.given) == 3
     await assert_exactly_once(log, [make_ratings])
 
 
@@ -161,10 +111,10 @@ async def test_without_a_usable_snapshot_all_is_folded_again(log: LocalLog, dama
     }
     await _save(log, tampered[damage])
     await log.append(games(30, 5))
-    counter = _Counter(lambda run_id: make_ratings())
-    used = replace(counter.spec(RATINGS), version=2 if damage == "another fold" else 1)
+    counter = Noting(RATINGS)
+    used = replace(counter.spec, version=2 if damage == "another fold" else 1)
     await _drain(log, used)
-    assert counter.given() == 35
+    assert len(counter.given) == 35
     await assert_exactly_once(log, [make_ratings])
     # What was folded again is saved again, so the next start is fast.
     config = parse_config({"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]})
@@ -201,8 +151,8 @@ async def test_a_host_of_all_runs_holds_only_those_at_work(log: LocalLog) -> Non
     some(OTHER_RUN, 0, 60)
     some(RUN, 10, 2)
     await log.append(made)
-    counter = _Counter(rating_processor)
-    await _drain(log, counter.spec(RATINGS), run_id=None, pace=OFTEN)
+    counter = Noting(RATINGS, rating_processor)
+    await _drain(log, counter.spec, run_id=None, pace=OFTEN)
     assert [len(given) for given in counter.made[RUN]] == [10, 2]  # let go meanwhile, and loaded again
     assert [len(given) for given in counter.made[OTHER_RUN]] == [60]
     for run_id in (RUN, OTHER_RUN):
@@ -231,43 +181,15 @@ async def test_a_processor_that_cannot_be_saved_is_folded_from_its_beginning(log
         return RewardProcessor(RUN, lambda: ComposeFinalRewardTransforms([_Untold()]))
 
     await log.append(games(0, 12))
-    counter = _Counter(lambda run_id: make())
+    counter = Noting(REWARDS, lambda run_id: make())
     with capture_logs() as said:
-        await _drain(log, counter.spec(REWARDS), pace=OFTEN)
+        await _drain(log, counter.spec, pace=OFTEN)
     ours = len([e for e in await events(log, "trajectories") if e.run_id == RUN])
-    assert counter.given() == ours
+    assert len(counter.given) == ours
     reasons = [str(line["reason"]) for line in said if line["log_level"] == "warning"]
     assert any("_Untold changes its attributes and has no state()" in reason for reason in reasons)
     await log.append(games(12, 12))
-    counter = _Counter(lambda run_id: make())
-    await _drain(log, counter.spec(REWARDS), pace=OFTEN)
-    assert counter.given() == len([e for e in await events(log, "trajectories") if e.run_id == RUN]) > ours
+    counter = Noting(REWARDS, lambda run_id: make())
+    await _drain(log, counter.spec, pace=OFTEN)
+    assert len(counter.given) == len([e for e in await events(log, "trajectories") if e.run_id == RUN]) > ours
     await assert_exactly_once(log, [make])
-
-
-def test_state_that_a_transformation_does_not_tell_is_noticed() -> None:
-    processor = RewardProcessor(RUN, lambda: ComposeFinalRewardTransforms([_Untold()]))
-    assert processor.state()["envs"] == {}
-    record = next(e for e in map(_decoded, games(0, 4)) if isinstance(e, Trajectory) and e.run_id == RUN)
-    processor.handle(record)
-    with pytest.raises(ValueError, match="_Untold changes its attributes and has no state"):
-        processor.state()
-    told = RewardProcessor(RUN, lambda: ComposeFinalRewardTransforms([RoleAdvantageFormatter()]))
-    told.handle(record)
-    assert told.state()["envs"].keys() == {record.env_id}
-
-
-def _decoded(record: Any) -> Event:
-    from unstable_stream.events import decode_event
-
-    return decode_event(record.value)
-
-
-async def test_forgotten_snapshots_of_all_partitions_change_nothing(log: LocalLog) -> None:
-    for first in (0, 10, 20):
-        await log.append(games(first, 10))
-        await _drain(log, REWARDS, pace=OFTEN)
-        await _drain(log, RATINGS, pace=OFTEN)
-        if first == 10:
-            await forget_snapshots(log, REWARDS, RUN)
-    await assert_exactly_once(log, [make_rewards, make_ratings])

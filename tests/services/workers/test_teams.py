@@ -17,7 +17,7 @@ from unstable_stream.games.play import play_game
 from unstable_stream.games.players import Move, TurnContext
 from unstable_stream.games.seating import dealt_roles, declared_teams, seat_players
 from unstable_stream.history.proofs.play_again import ReplayRules, replay
-from unstable_stream.model_pool.rating_processor import RatingProcessor
+from unstable_stream.model_pool.ratings import RatingProcessor
 from unstable_stream.model_pool.results import RecentResults
 from unstable_stream.model_pool.standings import Standings
 from unstable_stream.reward_transformations import expected_steps_of

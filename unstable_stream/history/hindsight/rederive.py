@@ -352,7 +352,7 @@ def advantages(
         _, config = find_archived_run(archive, run_id)
         with confined([]):
             transform = build_sampling(list(config.rewards.sampling))
-        if not found or any(each.state() for each in transform.transforms):
+        if not found or any(transform.state()["stages"]):
             return {}
         event = decode_event(found[0][0].encode())
         assert isinstance(event, LearnerUpdate)

@@ -133,17 +133,18 @@ class Rater:
             return
         history = RatingHistory()
         self._ratings.apply(games, history)
+        game, scope, model, mu, sigma, rated = history.columns()
         self._out.write(
             "ratings",
             _RATINGS,
             {
-                "run_id": Coded(np.zeros(len(history.mu), dtype=np.int32), [self._run_id]),
-                "env_id": Coded(history.scope + 1, [OVERALL, *self.names.envs]),
-                "model_uid": Coded(history.model, self.names.models),
-                "mu": history.mu,
-                "sigma": history.sigma if self._system.uncertain else [None] * len(history.mu),
-                "games": history.games,
-                "game_id": Coded(history.game, game_ids),
+                "run_id": Coded(np.zeros(len(mu), dtype=np.int32), [self._run_id]),
+                "env_id": Coded(scope.astype(np.int32) + 1, [OVERALL, *self.names.envs]),
+                "model_uid": Coded(model.astype(np.int32), self.names.models),
+                "mu": mu,
+                "sigma": sigma if self._system.uncertain else [None] * len(mu),
+                "games": rated.astype(np.int32),
+                "game_id": Coded(game.astype(np.int32), game_ids),
             },
         )
 

@@ -17,8 +17,7 @@ from unstable_stream.events import Event, Metrics, RunFinished, RunResumed, RunS
 from unstable_stream.events.id_sets import digest
 from unstable_stream.log.port import TopicPartition
 from unstable_stream.log.reading import readable_events
-from unstable_stream.services.streams.ordered_history import History, Slice, merged
-from unstable_stream.services.streams.record_filter import RecordFilter
+from unstable_stream.services.streams.ordered_history import History, RecordFilter, Slice, merged
 from unstable_stream.services.streams.trackers import Received, RunTracker
 
 _TOPICS: Final = (*MetricsProcessor.inputs, Metrics.TOPIC, RunStarted.TOPIC)

@@ -36,7 +36,7 @@ from unstable_stream.events.id_sets import DIGEST_BYTES, IdTable, body_digest
 from unstable_stream.history.proofs.reports import Problem
 from unstable_stream.log.port import TopicPartition
 from unstable_stream.log.records import id_header
-from unstable_stream.reward_transformations import expected_steps
+from unstable_stream.reward_transformations import expected_steps_of
 from unstable_stream.runs.history import RunStatus
 
 
@@ -237,8 +237,10 @@ class Ledger:
         if game.finished == ABSENT:
             game.finished = slot
             game.seats = tuple((seat.seat, seat.reward, seat.turns) for seat in event.seats if seat.trained)
-            game.steps = expected_steps(event, filter_opponent_invalid=False)
-            game.filtered_steps = expected_steps(event, filter_opponent_invalid=True)
+            game.steps, game.filtered_steps = (
+                sum(expected_steps_of(event, filter_opponent_invalid=filtered).values())
+                for filtered in (False, True)
+            )
 
     def _view(self, trajectory: str) -> LedgerView:
         view = self.views.get(trajectory)

@@ -18,14 +18,14 @@ the others, and their sinks go on from the stored positions.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence, Set
+from collections.abc import AsyncGenerator, Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from unstable_stream.console import get_logger
 from unstable_stream.errors import EventLogError, LogUnavailableError, OffsetOutOfRangeError
 from unstable_stream.log.port import Consumer, EventLog, Positions, StoredRecord, TopicPartition
-from unstable_stream.log.reading import any_record, ends_of, high_watermarks_of
+from unstable_stream.log.reading import any_record, ends_of, high_watermarks_of, read_on
 
 JOIN_S: Final = 10.0
 """Seconds. A member without a partition after this time gets none: there are more members than partitions."""
@@ -145,6 +145,22 @@ async def is_processed(log: EventLog, group: str, ends: Positions, starts: Posit
     committed = {**(starts or {}), **await log.committed_positions(group)}
     behind = {at: end for at, end in ends.items() if committed.get(at, 0) < end}
     return not behind or not await any_record(log, committed, behind)
+
+
+async def read_partition(
+    log: EventLog, at: TopicPartition, first: int, up_to: int, max_records: int = 500
+) -> AsyncGenerator[Sequence[StoredRecord], None]:
+    """Yield the records of a partition from ``first`` to before ``up_to``, in order, in pieces."""
+    if up_to <= first:
+        return
+    reader = await log.consumer([at.topic], start="end")
+    try:
+        await reader.seek({at: first})
+        async for records in read_on(reader, {at: up_to}, max_records=max_records):
+            # It also returns new records of other partitions, which are not wanted here.
+            yield [one for one in records if one.partition == at.partition and one.offset < up_to]
+    finally:
+        await reader.close()
 
 
 async def wait_for_stop(stop: asyncio.Event, seconds: float) -> bool:

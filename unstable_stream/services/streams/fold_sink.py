@@ -14,7 +14,7 @@ folds of its runs, and when a snapshot of them is due.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,11 +30,11 @@ from unstable_stream.errors import (
 )
 from unstable_stream.events import Event
 from unstable_stream.log.port import EventLog, Positions, Producer, Record, StoredRecord, TopicPartition
-from unstable_stream.log.reading import of_run, read_on
+from unstable_stream.log.reading import of_run
 from unstable_stream.log.records import event_from_record, source_header
 from unstable_stream.log.saved_state import UnusableStateError
 from unstable_stream.log.topic_drift import WHEN_OPENED, partitions_changed
-from unstable_stream.services.streams.consumer import is_processed
+from unstable_stream.services.streams.consumer import is_processed, read_partition
 from unstable_stream.services.streams.dead_letters import DeadLetters
 from unstable_stream.services.streams.partition_state import (
     QUARANTINED,
@@ -162,7 +162,7 @@ class FoldSink:
             start = decide(at, await self._find(at))
             partition = _Partition(at, producer, PartitionState(self.producer_id(at), start, self._pace))
             # d. Fold again what was committed after the snapshot, and throw the results away.
-            async for records in self._read(at, start.replay_from, start.next_offset):
+            async for records in read_partition(self.log, at, start.replay_from, start.next_offset):
                 await self._fold(partition, records)
             partition.state.next_offset = start.next_offset
         except BaseException:
@@ -359,7 +359,7 @@ class FoldSink:
                 raise ServiceError(f"{self.group}: {missing_history}")
             return self._quarantine(run_id, missing_history)
         fold.changed = True  # the next snapshot has its state
-        async for records in self._read(at, first, state.next_offset):
+        async for records in read_partition(self.log, at, first, state.next_offset):
             for record in of_run(records, run_id):
                 event = self._decode(record)
                 if isinstance(event, Event) and event.run_id == run_id:
@@ -398,20 +398,6 @@ class FoldSink:
         self._quarantined[run_id] = f"run {run_id!r} cannot be folded by this host: {reason}"
         _log.warning(QUARANTINED, group=self.group, run=run_id, reason=reason)
         return self._new_fold(run_id)
-
-    async def _read(
-        self, at: TopicPartition, first: int, up_to: int
-    ) -> AsyncIterator[Sequence[StoredRecord]]:
-        """Yield the records of a partition from ``first`` to before ``up_to``."""
-        if up_to <= first:
-            return
-        reader = await self.log.consumer([at.topic], start="end")
-        try:
-            await reader.seek({at: first})
-            async for records in read_on(reader, {at: up_to}):
-                yield [one for one in records if one.partition == at.partition and one.offset < up_to]
-        finally:
-            await reader.close()
 
     # -- the end ------------------------------------------------------------------------------------
 

@@ -6,85 +6,115 @@ steps). The order depends only on the records: the same slice always gives the s
 """
 
 import asyncio
+import fnmatch
 import heapq
 from collections import deque
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from unstable_stream.archive.records import ArchivedRow, RecordReader
-from unstable_stream.errors import UnknownTopicError
-from unstable_stream.log.port import Consumer, EventLog, StoredRecord, TopicPartition
-from unstable_stream.log.reading import read_on
-from unstable_stream.log.records import event_headers
+from unstable_stream.errors import ConfigError, UnknownTopicError
+from unstable_stream.log.port import EventLog, StoredRecord, TopicPartition
+from unstable_stream.log.records import event_headers, json_object, source_header
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 from unstable_stream.log.topics import load_topics
-from unstable_stream.services.streams.record_filter import RecordFilter
+from unstable_stream.services.streams.consumer import read_partition
 
 _PIECE_RECORDS: Final = 1000
 _BATCH_RECORDS: Final = 500
 
 
-class History(Protocol):
-    """A source of records that can be read again."""
+# -- what is wanted ---------------------------------------------------------------------------------
 
-    async def topics(self) -> Collection[str]:
-        """Return the names of all topics."""
-
-    async def partitions(self, topics: Collection[str]) -> Mapping[TopicPartition, tuple[int, int]]:
-        """Return the first offset, and the offset after the last, of every partition of these topics."""
-
-    def read(
-        self, where: TopicPartition, start: int, end: int
-    ) -> AsyncGenerator[Sequence[StoredRecord], None]:
-        """Yield the records with offsets from ``start`` to before ``end``, in order, in pieces."""
-
-    async def close(self) -> None: ...
+_ALIASES: Final = {
+    "run": ("run_id",),
+    "env": ("env_id",),
+    "game": ("game_id",),
+    "model": ("model_uid", "seats.model_uid"),
+}
 
 
-@dataclass(frozen=True)
-class Slice:
-    """The part of a history to read."""
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One field compared with a pattern."""
 
-    topics: tuple[str, ...] = ()
-    """Empty: all topics."""
-    ranges: Mapping[TopicPartition, tuple[int | None, int | None]] = field(default_factory=dict)
-    """First offset, and offset after the last; ``None``: no limit. If not empty, only these partitions are
-    read.
-    """
-    filter: RecordFilter = field(default_factory=RecordFilter)
+    paths: tuple[str, ...]
+    """Dotted paths; a path through a list means any item of the list."""
+    pattern: str
+    """A shell pattern with ``*`` and ``?``."""
+    negated: bool = False
 
-    async def of(self, history: History) -> dict[TopicPartition, tuple[int, int]]:
-        """Return the partitions to read, each with its first offset and the offset after its last.
+    def holds(self, body: Mapping[str, Any]) -> bool:
+        """Return whether a value at any of the paths matches; with ``negated``, whether none does."""
+        values = (value for path in self.paths for value in _values(body, path.split(".")))
+        return any(fnmatch.fnmatchcase(_text(value), self.pattern) for value in values) != self.negated
 
-        Raises:
-            UnknownTopicError: the history has no such topic or partition.
+
+def parse_condition(text: str) -> Condition:
+    """Return the condition ``KEY=PATTERN`` or ``KEY!=PATTERN``; raises :class:`ConfigError`."""
+    key, separator, pattern = text.partition("=")
+    negated = key.endswith("!")
+    key = key.removesuffix("!").strip()
+    if not separator or not key:
+        raise ConfigError(
+            f"--where {text!r}: expected KEY=VALUE or KEY!=VALUE, e.g. env=TicTacToe-v0-train or type=step"
+        )
+    return Condition(_ALIASES.get(key, (key,)), pattern.strip(), negated)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFilter:
+    """Accepts a record that fulfils all of its fields."""
+
+    run_id: str | None = None
+    from_ms: int | None = None
+    """The earliest time accepted, Unix milliseconds."""
+    to_ms: int | None = None
+    """The earliest time after the accepted ones, Unix milliseconds."""
+    conditions: Sequence[Condition] = ()
+
+    def accepts(self, record: StoredRecord) -> bool:
+        """Return whether the record is wanted. A record that is no JSON object has no run and fulfils no
+        condition.
         """
-        there = await history.topics()
-        of_ranges = {where.topic for where in self.ranges}
-        if missing := sorted({*self.topics, *of_ranges}.difference(there)):
-            raise UnknownTopicError(
-                f"no topic {missing[0]!r} here; the topics are {', '.join(sorted(there))}"
-            )
-        names = (of_ranges or set(there)).intersection(self.topics or there)
-        available = await history.partitions(names)
-        if absent := sorted(
-            where for where in self.ranges if where.topic in names and where not in available
-        ):
-            raise UnknownTopicError(f"no partition {absent[0]} here")
-        chosen = {}
-        for where, (first, end) in sorted(available.items()):
-            if self.ranges:
-                if where not in self.ranges:
-                    continue
-                start, stop = self.ranges[where]
-                first = max(first, start or 0)
-                end = end if stop is None else min(end, stop)
-            if first < end:
-                chosen[where] = (first, end)
-        return chosen
+        if self.from_ms is not None and record.timestamp_ms < self.from_ms:
+            return False
+        if self.to_ms is not None and record.timestamp_ms >= self.to_ms:
+            return False
+        body: Any = None
+        if self.run_id is not None:
+            source = record.headers.get("ce_source")
+            if source is not None:
+                if source != source_header(self.run_id):
+                    return False
+            else:
+                body = json_object(record.value) or {}
+                if body.get("run_id") != self.run_id:
+                    return False
+        if not self.conditions:
+            return True
+        body = (json_object(record.value) or {}) if body is None else body
+        return bool(body) and all(condition.holds(body) for condition in self.conditions)
+
+
+def _values(value: Any, path: Sequence[str]) -> Iterator[Any]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _values(item, path)
+    elif not path:
+        yield value
+    elif isinstance(value, dict) and path[0] in value:
+        yield from _values(value[path[0]], path[1:])
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+# -- sources ----------------------------------------------------------------------------------------
 
 
 class LogHistory:
@@ -94,9 +124,11 @@ class LogHistory:
         self._event_log = log
 
     async def topics(self) -> Collection[str]:
+        """Return the names of all topics."""
         return (await self._event_log.topics()).keys()
 
     async def partitions(self, topics: Collection[str]) -> Mapping[TopicPartition, tuple[int, int]]:
+        """Return the first offset, and the offset after the last, of every partition of these topics."""
         found: dict[TopicPartition, tuple[int, int]] = {}
         for topic in topics:
             begins = await self._event_log.beginning_offsets(topic)
@@ -104,39 +136,22 @@ class LogHistory:
                 found[where] = (begins[where], end)
         return found
 
-    async def read(
+    def read(
         self, where: TopicPartition, start: int, end: int
     ) -> AsyncGenerator[Sequence[StoredRecord], None]:
-        # Each partition has its own consumer, so that it is read only as fast as it is used. This bounds
-        # memory.
-        consumer = await self._event_log.consumer([where.topic])
-        try:
-            ends = await self._event_log.end_offsets(where.topic)
-            await consumer.seek({other: stop for other, stop in ends.items() if other != where})
-            await consumer.seek({where: start})
-            async for piece in _pieces(consumer, where, end):
-                yield piece
-        finally:
-            await consumer.close()
+        """Yield the records with offsets from ``start`` to before ``end``, in order, in pieces.
+
+        Each partition has its own consumer, so that it is read only as fast as it is used. This bounds
+        memory.
+        """
+        return read_partition(self._event_log, where, start, end, _PIECE_RECORDS)
 
     async def close(self) -> None:
         await self._event_log.close()
 
 
-async def _pieces(
-    consumer: Consumer, where: TopicPartition, end: int
-) -> AsyncGenerator[Sequence[StoredRecord], None]:
-    async for records in read_on(consumer, {where: end}, max_records=_PIECE_RECORDS):
-        # The consumer also returns new records of other partitions, which are not wanted here.
-        yield [
-            record
-            for record in records
-            if record.offset < end and record.partition == where.partition and record.topic == where.topic
-        ]
-
-
 class ArchiveHistory:
-    """The records of a log that an archive holds."""
+    """The records of a log that an archive holds, with the methods of :class:`LogHistory`."""
 
     def __init__(self, path: ArchiveAddress, log_id: str | None = None) -> None:
         """Open the archive; see :class:`RecordReader` for the errors."""
@@ -184,6 +199,53 @@ def record_of_row(row: ArchivedRow) -> StoredRecord:
         )
         headers = standard | dict(headers) if headers else standard
     return StoredRecord(row.topic, row.partition, row.offset, row.key, row.value, headers, row.timestamp_ms)
+
+
+History: TypeAlias = LogHistory | ArchiveHistory
+"""A source of records that can be read again."""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The part of a history to read."""
+
+    topics: tuple[str, ...] = ()
+    """Empty: all topics."""
+    ranges: Mapping[TopicPartition, tuple[int | None, int | None]] = field(default_factory=dict)
+    """First offset, and offset after the last; ``None``: no limit. If not empty, only these partitions are
+    read.
+    """
+    filter: RecordFilter = field(default_factory=RecordFilter)
+
+    async def of(self, history: History) -> dict[TopicPartition, tuple[int, int]]:
+        """Return the partitions to read, each with its first offset and the offset after its last.
+
+        Raises:
+            UnknownTopicError: the history has no such topic or partition.
+        """
+        there = await history.topics()
+        of_ranges = {where.topic for where in self.ranges}
+        if missing := sorted({*self.topics, *of_ranges}.difference(there)):
+            raise UnknownTopicError(
+                f"no topic {missing[0]!r} here; the topics are {', '.join(sorted(there))}"
+            )
+        names = (of_ranges or set(there)).intersection(self.topics or there)
+        available = await history.partitions(names)
+        if absent := sorted(
+            where for where in self.ranges if where.topic in names and where not in available
+        ):
+            raise UnknownTopicError(f"no partition {absent[0]} here")
+        chosen = {}
+        for where, (first, end) in sorted(available.items()):
+            if self.ranges:
+                if where not in self.ranges:
+                    continue
+                start, stop = self.ranges[where]
+                first = max(first, start or 0)
+                end = end if stop is None else min(end, stop)
+            if first < end:
+                chosen[where] = (first, end)
+        return chosen
 
 
 # -- merging --------------------------------------------------------------------------------------

@@ -48,23 +48,14 @@ def rating_processor(
     return RatingProcessor(run_id, live_rating_system(system, draw_probability))
 
 
-def _rewards_of(run_id: str, config: RunConfig) -> Processor:
-    return reward_processor(
-        run_id,
-        config.rewards.final,
-        config.rewards.step,
-        filter_opponent_invalid=config.collector.filter_opponent_invalid,
-        step_texts=config.step_texts,
-    )
-
-
-def _ratings_of(run_id: str, config: RunConfig) -> Processor:
-    return rating_processor(run_id, config.model_pool.draw_probability, config.model_pool.rating_system)
-
-
 def _reward_settings(config: RunConfig) -> Any:
     rewards = config.rewards.model_dump(mode="json")
     return [rewards["final"], rewards["step"], config.collector.filter_opponent_invalid, config.step_texts]
+
+
+def _rewards_of(run_id: str, config: RunConfig) -> Processor:
+    final, step, filtered, step_texts = _reward_settings(config)
+    return reward_processor(run_id, final, step, filter_opponent_invalid=filtered, step_texts=step_texts)
 
 
 def _rating_settings(config: RunConfig) -> Any:
@@ -83,7 +74,7 @@ REWARDS: Final = ProcessorSpec(
 RATINGS: Final = ProcessorSpec(
     RatingProcessor.name,
     RatingProcessor.inputs,
-    _ratings_of,
+    lambda run_id, config: rating_processor(run_id, *_rating_settings(config)),
     _rating_settings,
     code=("rating_system",),
 )

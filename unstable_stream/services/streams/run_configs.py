@@ -59,19 +59,17 @@ class RunDirectory:
         """
         config = self._configs.get(run_id)
         if config is None:
-            run = self._history.runs.get(run_id)
-            if run is None or run.began is None:
+            if self._began(run_id) is None:
                 raise EventError(
                     f"run {run_id!r} is not in topic {RunStarted.TOPIC}: nothing says how to fold it"
                 )
-            config = self._configs[run_id] = run.first_config()
+            config = self._configs[run_id] = self._history.runs[run_id].first_config()
             find_code(config)
         return config
 
     def check_partitions(self, run_id: str, topics: Collection[str]) -> None:
         """Raise :class:`PartitionsChangedError` if a topic had other partitions when a run began."""
-        run = self._history.runs.get(run_id)
-        began = None if run is None else run.began
+        began = self._began(run_id)
         if began is None or began.log_id != self._log_id:
             return
         for topic in topics:
@@ -82,9 +80,11 @@ class RunDirectory:
     async def starts(self, run_id: str, topics: Collection[str]) -> Positions:
         """Return the offsets at which a run began, where they are known; they may be deleted by now."""
         await self.learn([run_id])
+        return await known_starts(self._event_log, self._began(run_id), topics)
+
+    def _began(self, run_id: str) -> RunStarted | None:
         run = self._history.runs.get(run_id)
-        began = None if run is None else run.began
-        return await known_starts(self._event_log, began, topics)
+        return None if run is None else run.began
 
     async def close(self) -> None:
         """Close the consumer of topic ``runs``."""

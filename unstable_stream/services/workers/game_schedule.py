@@ -30,7 +30,7 @@ from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.events.seeds import derive_seed, train_game_seed
 from unstable_stream.games.seating import Seating
 from unstable_stream.model_pool import ModelPool, PoolState
-from unstable_stream.model_pool.curriculum import environment_shares
+from unstable_stream.model_pool.results import environment_shares
 from unstable_stream.model_pool.systems import live_rating_system
 from unstable_stream.runs.config import EnvConfig, OpponentConfig, RunConfig
 from unstable_stream.services.workers.evaluations import Evaluations, EvaluationsState, model_in, seating_of

@@ -4,11 +4,15 @@
 events in memory, for tests. ``unstable-stream consume module:name`` runs it on a log.
 """
 
-from unstable_stream.services.streams.plugins.context import Context, Position
-from unstable_stream.services.streams.plugins.declare import Handler, Plugin, StateCodec, consumer
-from unstable_stream.services.streams.plugins.load import (
+from unstable_stream.services.streams.plugins.declare import (
     ENTRY_POINTS,
+    Context,
     Discovered,
+    Handler,
+    Plugin,
+    Position,
+    StateCodec,
+    consumer,
     discovered_plugins,
     load_plugin,
 )

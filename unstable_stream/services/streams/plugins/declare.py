@@ -1,22 +1,119 @@
-"""Declare a plug-in consumer and check at once that it can run."""
+"""Declare a plug-in consumer, check at once that it can run, and find one by its name."""
 
 import inspect
+import math
 import re
 import types
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, Final, Protocol, cast, overload
+from functools import cached_property, partial
+from importlib.metadata import entry_points
+from types import ModuleType, SimpleNamespace
+from typing import Any, Final, NamedTuple, Protocol, cast, overload
 
 import msgspec
 
+from unstable_stream.console import get_logger
 from unstable_stream.errors import PluginError
-from unstable_stream.events import EVENT_TYPES, Event
-from unstable_stream.services.streams.plugins.context import Context
+from unstable_stream.events import EVENT_TYPES, Event, Metrics, event_id
+from unstable_stream.extensions import KINDS, Reference, entry_points_of
+from unstable_stream.extensions.imports import NotImportableError, import_file, import_module
+from unstable_stream.extensions.objects import registered
+from unstable_stream.extensions.permission import check_allowed
+from unstable_stream.extensions.reference import OBJECT_PREFIX
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _PLAIN: Final = (str, int, float, bool, bytes, type(None))
+_NO_STATE: Final = object()
+
+
+class Position(NamedTuple):
+    """The place of an event in the log."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]@{self.offset}"
+
+
+class Context:
+    """The context of one event: its position, the state to fold it into, and a way to emit metrics."""
+
+    __slots__ = ("_emitted", "_event", "_plugin_name", "_state", "position")
+
+    position: Position
+    """Topic, partition and offset of the event."""
+
+    def __init__(self, plugin_name: str, event: Event, position: Position, state: object = _NO_STATE) -> None:
+        """Store the arguments; the host makes one context for every event."""
+        self._plugin_name = plugin_name
+        self._event = event
+        self._state = state
+        self._emitted: dict[str, Metrics] = {}
+        self.position = position
+
+    @property
+    def run_id(self) -> str:
+        """The run the event belongs to."""
+        return self._event.run_id
+
+    @property
+    def state(self) -> Any:  # the type that the plug-in's factory makes
+        """The state of this run in this partition of the topic; change it in place.
+
+        Raises:
+            PluginError: the plug-in was declared without ``state=…``.
+        """
+        if self._state is _NO_STATE:
+            raise PluginError(
+                f"plug-in {self._plugin_name!r} keeps no state: declare it with "
+                "@consumer(…, state=dict), or with a dataclass of your own instead of dict"
+            )
+        return self._state
+
+    @property
+    def logger(self) -> Any:  # structlog publishes no usable type for a bound logger
+        """A logger that names the plug-in, the run and the position."""
+        return get_logger(f"plugin/{self._plugin_name}").bind(
+            plugin=self._plugin_name, run=self.run_id, position=str(self.position)
+        )
+
+    def emit(self, name: str, value: float, *, update: int | None = None) -> None:
+        """Publish one number to topic ``metrics``, if handling the event succeeds.
+
+        The id of the metric is computed from plug-in, event and ``name``. If the event is handled again, the
+        metric still counts once.
+
+        Args:
+            name: the metric's name.
+            value: a finite number.
+            update: the learner update that the metric belongs to; ``None`` if it belongs to none.
+
+        Raises:
+            ValueError: the number is not finite, or this event has emitted ``name`` before.
+        """
+        number = float(value)
+        if not math.isfinite(number):
+            raise ValueError(f"metric {name!r} is {number}: expected a finite number")
+        if name in self._emitted:
+            raise ValueError(f"metric {name!r} was emitted for this event before: one value for each name")
+        source = f"plugin/{self._plugin_name}"
+        self._emitted[name] = Metrics(
+            event_id=event_id(self.run_id, "metrics", source, self._event.event_id, name),
+            run_id=self.run_id,
+            occurred_at_ms=self._event.occurred_at_ms,
+            source=source,
+            values={name: number},
+            update=update,
+        )
+
+    @property
+    def emitted(self) -> list[Metrics]:
+        """The metrics emitted for this event so far."""
+        return list(self._emitted.values())
 
 
 class Handler(Protocol):
@@ -86,12 +183,10 @@ class StateCodec:
             for key, item in value.items():
                 if type(key) not in _PLAIN:
                     self._refuse(f"a key of {where}", key)
-                if type(item) not in _PLAIN:
-                    self._check_plain(item, f"{where}[{key!r}]")
+                self._check_plain(item, f"{where}[{key!r}]")
         elif type(value) is list:
             for index, item in enumerate(value):
-                if type(item) not in _PLAIN:
-                    self._check_plain(item, f"{where}[{index}]")
+                self._check_plain(item, f"{where}[{index}]")
         elif type(value) not in _PLAIN:
             self._refuse(where, value)
 
@@ -139,21 +234,14 @@ class Plugin:
 
     def open(self) -> Handler:
         """Return a handler: a new instance of a class, or one that calls the function."""
-        if inspect.isclass(self.target):
-            handler: Any = self.target()
-            return cast(Handler, handler)
-        return _FunctionHandler(self.target)
+        handler: Any = self.target() if inspect.isclass(self.target) else SimpleNamespace(handle=self.target)
+        return cast(Handler, handler)
 
     def wants(self, event: Event) -> bool:
         """Return whether the plug-in receives this event. It never receives its own metrics."""
         if getattr(event, "source", None) == self.source:
             return False
         return not self.event_types or isinstance(event, self.event_types)
-
-
-class _FunctionHandler:
-    def __init__(self, function: Callable[[Event, Context], object]) -> None:
-        self.handle = function
 
 
 @overload
@@ -200,18 +288,8 @@ def consumer(
         PluginError: the plug-in cannot run as declared; the message says what to change.
     """
     if target is None:
-        return lambda given: _declare(given, name or given.__name__, topics, state, retries, backoff_s)
-    return _declare(target, name or target.__name__, topics, state, retries, backoff_s)
-
-
-def _declare(
-    target: Callable[..., Any],
-    name: str,
-    topics: Sequence[str] | None,
-    state: Callable[[], Any] | None,
-    retries: int,
-    backoff_s: float,
-) -> Plugin:
+        return partial(consumer, topics=topics, name=name, state=state, retries=retries, backoff_s=backoff_s)
+    name = name or str(target.__name__)
     if not _NAME.fullmatch(name):
         raise PluginError(f"plug-in name {name!r}: expected up to 100 letters, digits, '.', '_' and '-'")
     if isinstance(topics, str):
@@ -267,3 +345,84 @@ def _event_types(name: str, handle: Callable[..., Any], *, is_method: bool) -> t
                 "of unstable_stream.events, or a union of them"
             )
     return () if Event in members else tuple(members)
+
+
+# -- found by name --------------------------------------------------------------------------------------
+
+ENTRY_POINTS: Final = KINDS["consumer"].group
+"""The entry point group in which installed packages announce their plug-ins."""
+
+
+class Discovered(NamedTuple):
+    """An installed plug-in."""
+
+    name: str
+    """The entry point's name."""
+    target: str
+    """``module:name``."""
+    package: str
+    """The distribution that announces the plug-in."""
+
+
+def discovered_plugins() -> list[Discovered]:
+    """Return the plug-ins that installed packages announce, sorted by name; nothing is imported."""
+    return sorted(
+        Discovered(point.name, point.value, point.dist.name if point.dist else "")
+        for point in entry_points(group=ENTRY_POINTS)
+    )
+
+
+def load_plugin(target: str) -> Plugin:
+    """Import and return a plug-in.
+
+    Args:
+        target: ``module:name`` (the working directory is searched too), ``path/to/file.py:name``, or the name
+            of an entry point. ``:name`` may be left out if the module holds only one plug-in.
+
+    Raises:
+        PluginError: the target cannot be imported or is no plug-in; one line that says what to do.
+        ConfigError: this process may not load the target.
+    """
+    if target.startswith(OBJECT_PREFIX):
+        return _checked(registered(target, "consumers"), target)
+    point = entry_points_of(KINDS["consumer"]).get(target)
+    reference = Reference(point.value if point is not None else target)
+    check_allowed(target, "consumer")
+    try:
+        if reference.file is not None:
+            path, attribute = reference.file
+            place = str(path)
+            module = import_file(path)
+        else:
+            place, _, attribute = reference.target.partition(":")
+            if not all(part.isidentifier() for part in place.split(".")):
+                raise PluginError(
+                    f"{target!r} is no plug-in: expected module:name, path/to/file.py:name, or a name "
+                    "that 'unstable-stream consume --list' shows"
+                )
+            module = import_module(place)
+    except NotImportableError as error:
+        raise PluginError(str(error)) from error
+    return _plugin_in(module, place, attribute)
+
+
+def _plugin_in(module: ModuleType, place: str, attribute: str) -> Plugin:
+    found = {name: value for name, value in vars(module).items() if isinstance(value, Plugin)}
+    if not attribute and len(found) == 1:
+        return next(iter(found.values()))
+    has = f"it has {', '.join(f'{place}:{name}' for name in sorted(found)) or 'none'}"
+    if not attribute:
+        raise PluginError(f"{place}: say which plug-in, module:name; {has}")
+    value = getattr(module, attribute, None)
+    if value is None:
+        raise PluginError(f"{place} has no {attribute!r}; {has}")
+    return _checked(value, f"{place}:{attribute}")
+
+
+def _checked(value: object, name: str) -> Plugin:
+    if isinstance(value, Plugin):
+        return value
+    raise PluginError(
+        f"{name} is a {type(value).__name__}, not a plug-in: decorate it with "
+        "@consumer(topics=[…]) from unstable_stream"
+    )

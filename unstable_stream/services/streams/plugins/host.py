@@ -43,8 +43,13 @@ from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.services.streams.consumer import Pace, is_processed, run_consumer, wait_for_stop
 from unstable_stream.services.streams.dead_letters import DeadLetters
 from unstable_stream.services.streams.plugins import Plugin
-from unstable_stream.services.streams.plugins.state import PluginStates, Saved
-from unstable_stream.services.streams.plugins.worker import Attempt, Failure, PluginWorker
+from unstable_stream.services.streams.plugins.worker import (
+    Attempt,
+    Failure,
+    PluginStates,
+    PluginWorker,
+    Saved,
+)
 
 _LONGEST_PAUSE_S: Final = 60.0
 
