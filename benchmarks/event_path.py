@@ -38,7 +38,7 @@ from unstable_stream.events import (
     Trajectory,
     decode_event,
 )
-from unstable_stream.log.open import open_existing_log, open_log_at
+from unstable_stream.log.open import open_log_at
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import read_to_end, readable_events
 from unstable_stream.log.records import record_from_event
@@ -75,7 +75,7 @@ class Recorded:
 
 async def read_run(data: DataDir, run_id: str | None) -> Recorded:
     """Read a run from its log; ``None``: the only one."""
-    log = open_existing_log("local", data.log)
+    log = open_log_at("local", data.log)
     try:
         events = [decode_event(record.value) async for record in read_to_end(log, _PLAYED)]
     finally:

@@ -30,7 +30,7 @@ from rich.table import Table
 from benchmarks.harness import machine, parser
 from benchmarks.step_cost import MARK, by_process
 from unstable_stream.events import Checkpoint, Event, GameOutcome, GameStarted, Metrics, RunStarted
-from unstable_stream.log.open import open_existing_log
+from unstable_stream.log.open import open_log_at
 from unstable_stream.log.reading import readable_events
 from unstable_stream.runs.data_dir import DataDir
 
@@ -104,7 +104,7 @@ async def _until_first_game(data: DataDir, process: asyncio.subprocess.Process) 
         _check(process)
         await asyncio.sleep(_POLL_S)
     await asyncio.sleep(_POLL_S)  # it is being set up
-    log = open_existing_log("local", data.log)
+    log = open_log_at("local", data.log)
     events: list[Event] = []
     try:
         wanted = [kind.TOPIC for kind in (RunStarted, Checkpoint, Metrics, GameStarted, GameOutcome)]

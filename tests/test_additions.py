@@ -71,10 +71,10 @@ readers = ["archive"]
 """
 EVENT_FOLLOWS = """
 from tools.generated import GENERATED, made
+from tools.pages.asyncapi import document
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.events import decode_event, encode_event
 from unstable_stream.events.toys import ToyMoved
-from unstable_stream.log.contracts.asyncapi import document
 from unstable_stream.log.topics import load_topics
 
 moved = ToyMoved(event_id="a", run_id="r", occurred_at_ms=1, metres=2.5)

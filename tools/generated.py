@@ -4,18 +4,17 @@
 """
 
 import argparse
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from experiments import algorithms, exploitability
-from tools.pages import api_reference, archive, commands, configuration, environments, memory
+from tools.pages import api_reference, archive, asyncapi, commands, configuration, environments, memory
 from tools.pages.chance import chance_page
 from tools.pages.chance_games import ROWS, read_rows
 from unstable_stream.events import EVENT_TYPES
-from unstable_stream.log.contracts.asyncapi import document_text
-from unstable_stream.log.topics import schema_file_name, schema_text
 
 ROOT: Final = Path(__file__).parent.parent
 Make: TypeAlias = Callable[[str], str]
@@ -29,7 +28,7 @@ def _opponents(_: str) -> str:
 
 
 def _schema(name: str) -> Make:
-    return lambda _: schema_text(name)
+    return lambda _: json.dumps(asyncapi.event_schema(name), indent=2, sort_keys=True) + "\n"
 
 
 GENERATED: Final[dict[str, Make]] = {
@@ -42,8 +41,8 @@ GENERATED: Final[dict[str, Make]] = {
     "docs/memory.md": memory.page,
     "docs/opponents.md": _opponents,
     "docs/python-api.md": lambda _: api_reference.render(),
-    "topics/asyncapi.json": lambda _: document_text(),
-    **{f"topics/schemas/{schema_file_name(name)}": _schema(name) for name in EVENT_TYPES},
+    "topics/asyncapi.json": lambda _: json.dumps(asyncapi.document(), indent=2) + "\n",
+    **{f"topics/schemas/{asyncapi.schema_file_name(name)}": _schema(name) for name in EVENT_TYPES},
 }
 SLOW: Final = ("docs/environments.md",)
 """Takes half a minute, and depends on the version of Python."""

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tools.pages.asyncapi import event_schema, schema_file_name
 from unstable_stream.errors import EventDecodeError, UnknownEventError, UnknownSchemaVersionError
 from unstable_stream.events import (
     EVENT_TYPES,
@@ -30,12 +31,7 @@ from unstable_stream.events import (
     unpack_floats,
     unpack_tokens,
 )
-from unstable_stream.log.topics import (
-    TOPICS_DIR,
-    event_schema,
-    load_topics,
-    schema_file_name,
-)
+from unstable_stream.log.topics import TOPICS_DIR, load_topics
 
 GOLDEN = sorted((TOPICS_DIR / "golden").glob("*.json"))
 

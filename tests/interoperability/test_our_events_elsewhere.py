@@ -1,21 +1,18 @@
 """What we publish is read by tools that know nothing of us: librdkafka, the CloudEvents SDK, JSON Schema."""
 
-import contextlib
 import json
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import confluent_kafka
 import jsonschema
-import pytest
 from cloudevents.core.bindings.kafka import KafkaMessage, from_kafka_event
 from cloudevents.core.v1.event import CloudEvent
 from msgspec.structs import replace
 
 from tests.interoperability.conftest import MakeTopics, ReadMessages
 from unstable_stream.events import EVENT_TYPES, Event, decode_event
-from unstable_stream.log.port import EventLog, Producer, Record
+from unstable_stream.log.port import EventLog
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import TOPICS_DIR, load_topics
 
@@ -72,47 +69,6 @@ async def test_every_event_type_is_a_cloud_event_to_independent_readers(
         validator(name).validate(body)
         assert decode_event(message.value()) == event
     assert seen == GOLDEN
-
-
-@pytest.mark.parametrize("name", ["trajectory", "game-outcome"])
-def test_the_schemas_can_tell_a_wrong_body(name: str) -> None:
-    body = json.loads((TOPICS_DIR / "golden" / f"{name}.v1.json").read_bytes())
-    validator(name).validate(body)
-    for wrong in (body | {"env_id": 7}, {key: value for key, value in body.items() if key != "game_id"}):
-        with pytest.raises(jsonschema.ValidationError):
-            validator(name).validate(wrong)
-
-
-async def test_independent_readers_see_transactions_whole_or_not_at_all(
-    log: EventLog, fresh_topics: MakeTopics, read_independently: ReadMessages
-) -> None:
-    topics = list((await fresh_topics("games", "game-outcomes")).values())
-    started, outcome = GOLDEN["game-started"], GOLDEN["game-outcome"]
-    both = [
-        replace(record_from_event(started), topic=topics[0]),
-        replace(record_from_event(outcome), topic=topics[1]),
-    ]
-    producer = await log.producer(f"interoperability-{topics[0]}")
-
-    await publish(producer, both, then_give_up=True)
-    await publish(producer, both)
-    await producer.close()
-
-    assert sorted(cloud_event(message).get_type() for message in read_independently(topics, 2)) == [
-        "unstable_stream.game-outcome.v1",
-        "unstable_stream.game-started.v1",
-    ]
-
-
-async def publish(producer: Producer, records: Sequence[Record], *, then_give_up: bool = False) -> None:
-    class ChangedItsMindError(Exception):
-        pass
-
-    with contextlib.suppress(ChangedItsMindError):
-        async with producer.transaction() as transaction:
-            await transaction.append(records)
-            if then_give_up:
-                raise ChangedItsMindError
 
 
 async def test_a_key_goes_to_the_partition_any_java_client_would_pick(

@@ -75,12 +75,12 @@ def records(topic: str, values: Sequence[str], key: str = "k", partition: int | 
     ]
 
 
-async def read(consumer: Consumer, count: int) -> list[StoredRecord]:
+async def read(consumer: Consumer, count: int, timeout_s: float = 1.0) -> list[StoredRecord]:
     """Poll until ``count`` records came; fails after the deadline or if there are more."""
     found: list[StoredRecord] = []
     async with asyncio.timeout(DEADLINE_S):
         while len(found) < count:
-            found += await consumer.poll(timeout_s=1.0)
+            found += await consumer.poll(timeout_s=timeout_s)
     assert len(found) == count, [str(record) for record in found]
     return found
 

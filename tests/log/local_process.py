@@ -45,7 +45,7 @@ async def consume(log: LocalLog, topic: str, group: str) -> None:
         while len(records) < 2:
             records += await consumer.poll(max_records=2 - len(records))
         if round_ == 0:
-            await consumer.commit()
+            await consumer.commit(consumer.positions())
         say(" ".join(record.value.decode() for record in records))
     await asyncio.Event().wait()
 
@@ -64,19 +64,6 @@ async def transact(log: LocalLog, topic: str, group: str) -> None:
             say(str(record.offset))
 
 
-async def stay_in_transaction(log: LocalLog, topic: str, group: str) -> None:
-    """Wait to be killed inside a transaction that holds a record and a position."""
-    consumer = await log.consumer([topic], group=group)
-    while not await consumer.poll():
-        pass
-    producer = await log.producer(group)
-    async with producer.transaction() as tx:
-        await tx.append([Record(topic, "k", b"never")])
-        await tx.commit_positions(group, consumer.positions())
-        say("inside")
-        await asyncio.Event().wait()
-
-
 async def main() -> None:
     command, path, topic, argument = sys.argv[1:]
     # A timeout no test waits for: a takeover that happens was seen by the process's death.
@@ -86,7 +73,6 @@ async def main() -> None:
         "append-once": append_once,
         "consume": consume,
         "transact": transact,
-        "stay-in-transaction": stay_in_transaction,
     }
     await commands[command](log, topic, argument)
     await log.close()

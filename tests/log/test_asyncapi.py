@@ -1,6 +1,8 @@
 """The AsyncAPI document is the stored one, holds together, and describes the records we really write."""
 
+import functools
 import json
+import operator
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -9,10 +11,10 @@ import jsonschema
 import msgspec
 import pytest
 
+from tools.pages.asyncapi import document, event_schema
 from unstable_stream.events import EVENT_TYPES, decode_event
-from unstable_stream.log.contracts.asyncapi import document
 from unstable_stream.log.records import record_from_event
-from unstable_stream.log.topics import TOPICS_DIR, event_schema, load_topics
+from unstable_stream.log.topics import TOPICS_DIR, load_topics
 
 DOCUMENT = document()
 # The fields the specification has for each object; a name outside is an error for any AsyncAPI tool.
@@ -28,115 +30,93 @@ FIELDS = {
 
 
 def references(node: Any) -> Iterator[str]:
-    if isinstance(node, dict):
-        if isinstance(node.get("$ref"), str):
-            yield node["$ref"]
-        for value in node.values():
-            yield from references(value)
-    elif isinstance(node, list):
-        for value in node:
-            yield from references(value)
+    if isinstance(node, dict) and isinstance(node.get("$ref"), str):
+        yield node["$ref"]
+    for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from references(inner)
 
 
 def resolve(reference: str) -> Any:
-    node: Any = DOCUMENT
     assert reference.startswith("#/")
-    for part in reference[2:].split("/"):
-        node = node[part]
-    return node
-
-
-def payload_schema(event: str) -> dict[str, Any]:
-    """A schema that stands alone: the document's schemas beside the one of this event."""
-    reference = DOCUMENT["components"]["messages"][event]["payload"]["$ref"]
-    return {"$ref": reference, "components": {"schemas": DOCUMENT["components"]["schemas"]}}
+    return functools.reduce(operator.getitem, reference[2:].split("/"), DOCUMENT)
 
 
 def test_every_reference_leads_somewhere() -> None:
     found = list(references(DOCUMENT))
     assert len(found) > 100
-    for reference in found:
-        assert isinstance(resolve(reference), dict), reference
+    assert all(isinstance(resolve(reference), dict) for reference in found)
 
 
 def test_objects_have_the_fields_the_specification_gives_them() -> None:
     assert re.fullmatch(r"3\.0\.\d+", DOCUMENT["asyncapi"])
     assert {"title", "version"} <= DOCUMENT["info"].keys()
     assert DOCUMENT.keys() == FIELDS["root"]
-    messages = DOCUMENT["components"]["messages"]
     for kind, objects in (
         ("server", DOCUMENT["servers"]),
         ("channel", DOCUMENT["channels"]),
         ("operation", DOCUMENT["operations"]),
-        ("message", messages),
-        ("channel binding", {k: v["bindings"]["kafka"] for k, v in DOCUMENT["channels"].items()}),
-        ("message binding", {k: v["bindings"]["kafka"] for k, v in messages.items()}),
+        ("message", DOCUMENT["components"]["messages"]),
     ):
         for name, value in objects.items():
-            assert value.keys() == FIELDS[kind], name
             assert re.fullmatch(r"[A-Za-z0-9_.\-]+", name)
+            assert value.keys() == FIELDS[kind], name
+            if "bindings" in value:
+                assert value["bindings"]["kafka"].keys() == FIELDS[f"{kind} binding"]
 
 
-def test_channels_are_the_declared_topics() -> None:
+def test_channels_and_operations_are_the_declared_topics() -> None:
     topics = load_topics()
-    assert DOCUMENT["channels"].keys() == topics.keys()
-    for name, topic in topics.items():
-        channel = DOCUMENT["channels"][name]
-        assert channel["address"] == name
-        assert tuple(channel["messages"]) == topic.events
-        assert channel["bindings"]["kafka"]["partitions"] == topic.partitions
-        assert channel["bindings"]["kafka"]["topicConfiguration"] == {
-            "cleanup.policy": [topic.cleanup_policy],
-            "retention.ms": topic.retention_ms or -1,
-            "max.message.bytes": topic.max_message_bytes,
-        }
-
-
-def test_writers_send_and_readers_receive() -> None:
-    parties = {
-        (action, each["channel"]["$ref"].split("/")[-1], each["summary"].split(":")[0])
-        for each in DOCUMENT["operations"].values()
-        for action in [each["action"]]
-    }
-    declared = {
+    assert list(DOCUMENT["channels"]) == list(topics)
+    parties = set()
+    for each in DOCUMENT["operations"].values():
+        channel, party = each["channel"]["$ref"], each["summary"].split(":")[0]
+        parties.add((each["action"], channel.split("/")[-1], party))
+        # An operation may name only messages of its own channel, and through it.
+        assert all(message["$ref"].startswith(f"{channel}/messages/") for message in each["messages"])
+    assert parties == {
         (action, topic.name, party)
-        for topic in load_topics().values()
+        for topic in topics.values()
         for action, members in (("send", topic.writers), ("receive", topic.readers))
         for party in members
     }
-    assert parties == declared
-    for operation in DOCUMENT["operations"].values():
-        channel = operation["channel"]["$ref"]
-        # An operation may name only messages of its own channel, and through it.
-        assert all(message["$ref"].startswith(f"{channel}/messages/") for message in operation["messages"])
+    for name, topic in topics.items():
+        channel = DOCUMENT["channels"][name]
+        bindings = channel["bindings"]["kafka"]
+        assert (channel["address"], tuple(channel["messages"])) == (name, topic.events)
+        assert (bindings["partitions"], bindings["topicConfiguration"]) == (
+            topic.partitions,
+            {
+                "cleanup.policy": [topic.cleanup_policy],
+                "retention.ms": topic.retention_ms or -1,
+                "max.message.bytes": topic.max_message_bytes,
+            },
+        )
+
+
+def validator(reference: str) -> jsonschema.Draft7Validator:
+    """Of a schema that stands alone: the document's schemas beside the one that is meant."""
+    schema = {"$ref": reference, "components": DOCUMENT["components"]}
+    jsonschema.Draft7Validator.check_schema(schema)
+    return jsonschema.Draft7Validator(schema)
 
 
 @pytest.mark.parametrize("event", sorted(EVENT_TYPES))
-def test_recorded_events_fit_their_message(event: str) -> None:
-    schema = payload_schema(event)
-    jsonschema.Draft7Validator.check_schema(schema)
-    validator = jsonschema.Draft7Validator(schema)
+def test_recorded_events_and_the_headers_we_write_fit_their_message(event: str) -> None:
+    message = DOCUMENT["components"]["messages"][event]
+    payload = validator(message["payload"]["$ref"])
     path = TOPICS_DIR / "golden" / f"{event}.v{EVENT_TYPES[event].SCHEMA_VERSION}.json"
     body = json.loads(path.read_bytes())
-    validator.validate(body)
+    payload.validate(body)
     for broken in ({**body, "event_id": 3}, {k: v for k, v in body.items() if k != "run_id"}):
-        assert not validator.is_valid(broken)
-
-
-@pytest.mark.parametrize("event", sorted(EVENT_TYPES))
-def test_the_headers_we_write_fit_their_message(event: str) -> None:
-    path = TOPICS_DIR / "golden" / f"{event}.v{EVENT_TYPES[event].SCHEMA_VERSION}.json"
+        assert not payload.is_valid(broken)
     recorded = msgspec.structs.replace(decode_event(path.read_bytes()), occurred_at_ms=1_700_000_000_000)
     headers = {name: value.decode() for name, value in record_from_event(recorded).headers.items()}
-    schema = DOCUMENT["components"]["messages"][event]["headers"]
-    jsonschema.Draft7Validator(schema).validate(headers)
-    assert set(schema["required"]) == headers.keys()
+    jsonschema.Draft7Validator(message["headers"]).validate(headers)
+    assert set(message["headers"]["required"]) == headers.keys()
     assert headers["ce_dataschema"] == event_schema(event)["$id"]
 
 
 def test_arrays_of_fixed_positions_are_held_to_them() -> None:
-    validator = jsonschema.Draft7Validator(
-        {"$ref": "#/components/schemas/Action", "components": DOCUMENT["components"]}
-    )
-    assert validator.is_valid([0, "[3]", True])
-    assert not validator.is_valid(["[3]", 0])
+    action = validator("#/components/schemas/Action")
+    assert action.is_valid([0, "[3]", True])
+    assert not action.is_valid(["[3]", 0])

@@ -53,7 +53,6 @@ async def test_positions_of_empty_partitions_are_known(harness: LogHarness, even
     assert member.positions() == {}  # it has no partitions yet
     await share_out([member], [topic], 3)
     assert member.positions() == beginning
-    assert await member.committed() == {}
 
 
 async def test_several_partitions_are_read_in_turns(harness: LogHarness, event_log: EventLog) -> None:
@@ -69,23 +68,6 @@ async def test_several_partitions_are_read_in_turns(harness: LogHarness, event_l
     assert set(got[:80]) == {0, 1, 2, 3}
 
 
-async def test_a_default_commit_takes_what_was_returned_and_no_more(
-    harness: LogHarness, event_log: EventLog
-) -> None:
-    topic, group = await harness.topic(), harness.group()
-    await event_log.append(records(topic, [str(n) for n in range(10)]))
-    first = await event_log.consumer([topic], group=group)
-    returned: list[bytes] = []
-    async with asyncio.timeout(DEADLINE_S):
-        while not returned:
-            returned += [record.value for record in await first.poll(max_records=3)]
-    await first.commit()
-    await first.close()
-    second = await event_log.consumer([topic], group=group)
-    rest = [record.value for record in await read(second, 10 - len(returned))]
-    assert returned + rest == [b"%d" % n for n in range(10)]
-
-
 async def test_a_member_goes_on_where_it_was_when_another_joins(
     harness: LogHarness, event_log: EventLog
 ) -> None:
@@ -96,12 +78,17 @@ async def test_a_member_goes_on_where_it_was_when_another_joins(
     second = await (await harness.open()).consumer([topic], group=group)
     again = await share_out([first, second], [topic], 2)
     kept, taken = first.assignment(), second.assignment()
+    with pytest.raises(FencedError, match=group):
+        await first.commit(dict.fromkeys(taken, 1))
+    assert await event_log.committed_positions(group) == {}
     if not again:
         again = await read(second, 1)
     # What its new owner has got comes again, since nothing is committed; what first kept does not.
     assert {TopicPartition(record.topic, record.partition) for record in again} == taken
     ends = await event_log.end_offsets(topic)
     assert first.positions() == {at: ends[at] for at in kept}
+    await second.commit(second.positions())
+    assert set(await event_log.committed_positions(group)) == taken
 
 
 async def test_seeking_and_committing_what_is_not_assigned_is_an_error(
@@ -114,7 +101,7 @@ async def test_seeking_and_committing_what_is_not_assigned_is_an_error(
         await member.seek({at: 0})
     with pytest.raises(FencedError, match=group):
         await member.commit({at: 0})
-    await member.commit()  # nothing to commit is no error
+    await member.commit({})  # nothing to commit is no error
 
 
 async def test_closing_ends_a_poll_that_waits(harness: LogHarness, event_log: EventLog) -> None:
@@ -122,6 +109,8 @@ async def test_closing_ends_a_poll_that_waits(harness: LogHarness, event_log: Ev
     waiting = asyncio.create_task(consumer.poll(timeout_s=FOREVER_S))
     done, _ = await asyncio.wait([waiting], timeout=0.1)  # long enough to be asleep
     assert not done
-    await consumer.close()
-    with pytest.raises(EventLogError, match="closed"):
-        await asyncio.wait_for(waiting, DEADLINE_S)
+    for _ in range(2):
+        await consumer.close()
+    for polling in (waiting, consumer.poll()):
+        with pytest.raises(EventLogError, match="closed"):
+            await asyncio.wait_for(polling, DEADLINE_S)

@@ -15,8 +15,8 @@ import pytest
 
 from infra.kafka.brokers import KafkaCluster
 from tests.conftest import free_port_pair, skip_without_kafka
-from tests.log.harness import DEADLINE_S, records
-from unstable_stream.errors import EventLogError, FencedError, LogUnavailableError
+from tests.log.harness import DEADLINE_S, read, records
+from unstable_stream.errors import FencedError, LogUnavailableError
 from unstable_stream.log.kafka.log import KafkaLog
 from unstable_stream.log.port import Record, TopicPartition, TopicSpec
 
@@ -74,7 +74,8 @@ def test_a_broker_that_is_down_at_the_start_is_named_in_one_line() -> None:
         r"Check that the brokers run, .*security_protocol=….*\n",
         done.stdout,
     )
-    assert done.stderr == ""
+    # On a busy machine asyncio's debug mode names what took long.
+    assert [line for line in done.stderr.splitlines() if not line.startswith("Executing ")] == []
 
 
 def _now_ms() -> int:
@@ -137,7 +138,7 @@ class _Traffic:
             found = await consumer.poll(timeout_s=0.3)
             self.seen |= {(r.topic, r.partition, r.offset): r.value for r in found}
             if found:
-                await consumer.commit()
+                await consumer.commit(consumer.positions())
             elif self.stop.is_set():
                 ends = dict(await self.log.end_offsets(self.topics[0]))
                 ends |= await self.log.end_offsets(self.topics[1])
@@ -180,15 +181,6 @@ async def test_a_killed_broker_comes_back_and_nothing_is_lost_or_twice(cluster: 
     traffic.check()
 
 
-async def test_a_closed_log_says_so(cluster: KafkaCluster) -> None:
-    log = _open(cluster)
-    await log.topics()
-    consumer = await log.consumer(["one"])
-    await log.close()
-    with pytest.raises(EventLogError, match="closed"):
-        await consumer.poll()
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_one_of_three_brokers_dies_and_the_others_go_on(tmp_path: Path) -> None:
@@ -226,6 +218,7 @@ async def test_what_cannot_be_delivered_is_said_in_time_and_the_log_goes_on(
         async with producer.transaction() as tx:
             await tx.append(both)
         member = await patient.consumer(["three"], group="members")
+        reader = await patient.consumer(["three"], start="end")
         async with asyncio.timeout(DEADLINE_S):
             while not await member.poll():
                 pass
@@ -244,6 +237,7 @@ async def test_what_cannot_be_delivered_is_said_in_time_and_the_log_goes_on(
                 pass
         with pytest.raises(LogUnavailableError, match=address):
             await asyncio.wait_for(log.end_offsets("three"), DEADLINE_S)
+        assert await reader.poll(timeout_s=1.0) == [], "nothing there is no error: the broker may come back"
         async with asyncio.timeout(DEADLINE_S):
             while await member.poll(timeout_s=0.2):  # what was fetched; then nothing, as it goes on trying
                 pass
@@ -259,7 +253,8 @@ async def test_what_cannot_be_delivered_is_said_in_time_and_the_log_goes_on(
         async with asyncio.timeout(RESTART_S):
             while not any(record.value == b"after" for record in await member.poll()):
                 pass
-        await member.commit()
+        await member.commit(member.positions())
+        assert b"after" in [record.value for record in await read(reader, 1)]
         await log.append(records("three", ["and after"]))
         async with (await log.producer("hasty")).transaction() as tx:
             await tx.append(both)

@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-import os
+import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -156,7 +156,7 @@ async def _write_and_read(location: str, environ: Mapping[str, str]) -> None:
         async with (await log.producer(group)).transaction() as tx:
             await tx.append(records("secure", ["c"]))
         assert [record.value for record in await read(member, 3)] == [b"a", b"b", b"c"]
-        await member.commit()
+        await member.commit(member.positions())
         assert group in await log.groups()
 
 
@@ -189,23 +189,24 @@ async def test_tls_and_logins_work_together(broker: SecureBroker) -> None:
     await _write_and_read(broker.tls_login(), _secrets(sasl_password=PASSWORD))
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
-async def test_a_wrong_password_is_said_and_not_repeated(broker: SecureBroker, mechanism: str) -> None:
-    error = await _refused(broker.login(mechanism), _secrets(sasl_password="wrong-s3cret"))
-    assert f"refused to log in 'me' by {mechanism}" in str(error)
-    assert "UNSTABLE_STREAM_KAFKA_SASL_PASSWORD" in str(error)
-    assert "s3cret" not in str(error)
-
-
-async def test_a_mechanism_that_is_not_offered_is_said(broker: SecureBroker) -> None:
-    error = await _refused(broker.login("SCRAM-SHA-256"), _secrets(sasl_password=PASSWORD))
-    assert "do not offer sasl_mechanism=SCRAM-SHA-256" in str(error)
-
-
-async def test_an_unknown_authority_is_said(broker: SecureBroker) -> None:
-    error = await _refused(broker.tls("stranger"), {})
-    assert "certificate is not trusted" in str(error)
-    assert "set ssl_cafile" in str(error)
+@pytest.mark.parametrize(
+    ("way", "says"),
+    [
+        (
+            lambda broker: broker.login(),
+            "refused to log in 'me' by PLAIN: .*UNSTABLE_STREAM_KAFKA_SASL_PASSW",
+        ),
+        (lambda broker: broker.login("SCRAM-SHA-512"), "refused to log in 'me' by SCRAM-SHA-512"),
+        (lambda broker: broker.login("SCRAM-SHA-256"), "do not offer sasl_mechanism=SCRAM-SHA-256"),
+        (lambda broker: broker.tls("stranger"), "certificate is not trusted .*set ssl_cafile"),
+    ],
+)
+async def test_who_is_not_let_in_is_told_why_at_once_and_without_the_password(
+    broker: SecureBroker, way: Callable[[SecureBroker], str], says: str
+) -> None:
+    error = str(await _refused(way(broker), _secrets(sasl_password="wrong-s3cret")))
+    assert re.search(says, error)
+    assert "s3cret" not in error
 
 
 async def test_a_certificate_for_another_host_is_refused_unless_that_is_wanted(broker: SecureBroker) -> None:
@@ -256,23 +257,3 @@ async def test_no_log_line_holds_a_password(broker: SecureBroker, caplog: pytest
         assert PASSWORD not in f"{log!r} {log}"
     assert any("Request to" in record.getMessage() for record in caplog.records)
     assert not [line for line in caplog.messages if PASSWORD in line]
-
-
-def test_another_process_needs_only_the_location_and_the_environment(broker: SecureBroker) -> None:
-    program = (
-        "import asyncio, sys\n"
-        "from unstable_stream.log.open import open_log_at\n"
-        "from unstable_stream.runs.data_dir import DataDir\n"
-        "async def ask():\n"
-        "    log = open_log_at(sys.argv[1], DataDir().log)\n"
-        "    print(await log.log_id())\n"
-        "    await log.close()\n"
-        "asyncio.run(ask())\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, broker.login()],
-        env=os.environ | dict(_secrets(sasl_password=PASSWORD)),
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert done.stdout.split() == [(broker.cluster.directory / "cluster-id").read_text().split()[0]]
-    assert done.stderr == ""

@@ -1,11 +1,13 @@
 """The local log's file: contiguous offsets, locks, damage, deleted records, and how it stores headers."""
 
 import asyncio
+import contextlib
 import inspect
 import sqlite3
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -22,7 +24,6 @@ from unstable_stream.errors import (
 from unstable_stream.log.local import database as local_database
 from unstable_stream.log.local import records as local_records
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.local.producer import LocalProducer
 from unstable_stream.log.open import open_log_at, opened_log
 from unstable_stream.log.port import Record, TopicPartition, TopicSpec
 from unstable_stream.runs.config import RunConfig
@@ -50,15 +51,18 @@ async def _values(log: LocalLog, count: int) -> list[str]:
 
 
 async def test_opening_needs_no_event_loop_and_a_log_outlives_one(path: Path) -> None:
-    def use() -> tuple[object, object]:
+    def use() -> object:
         log = LocalLog.open(path)
         asyncio.run(log.create_topics([TopicSpec("t", 1)]))
         asyncio.run(log.append(records("t", ["a"])))
         end = asyncio.run(log.end_offsets("t"))
-        asyncio.run(log.close())
-        return end, asyncio.run(log.close())
+        for _ in range(2):
+            asyncio.run(log.close())
+        with pytest.raises(EventLogError, match=r"log\.sqlite is closed"):
+            asyncio.run(log.topics())
+        return end
 
-    assert await asyncio.to_thread(use) == ({AT: 1}, None)
+    assert await asyncio.to_thread(use) == {AT: 1}
 
 
 async def test_offsets_count_up_from_zero_across_handles(log: LocalLog, path: Path) -> None:
@@ -69,57 +73,90 @@ async def test_offsets_count_up_from_zero_across_handles(log: LocalLog, path: Pa
             assert placed == [(AT, 3 * turn), (AT, 3 * turn + 1), (AT, 3 * turn + 2)]
 
 
-async def test_tasks_share_commits_and_each_batch_stays_whole(log: LocalLog) -> None:
-    async def append(number: int) -> list[tuple[TopicPartition, int]]:
-        big = [Record("t", "k", b"x" * 200_000)] if number % 10 == 0 else []
-        return await log.append(records("t", [f"{number}a", f"{number}b"]) + big)
-
-    placed = await asyncio.gather(*(append(number) for number in range(50)), return_exceptions=True)
-    failed = [number for number, result in enumerate(placed) if isinstance(result, RecordTooLargeError)]
-    assert failed == [0, 10, 20, 30, 40]
-    stored = await _values(log, 90)
-    for number, result in enumerate(placed):
-        if isinstance(result, list):
-            assert [stored[offset] for _, offset in result] == [f"{number}a", f"{number}b"]
-            assert result[1][1] == result[0][1] + 1
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the write lock, as another process does: what is begun meanwhile waits, and shares a commit."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        yield
+        holder.execute("COMMIT")
 
 
-async def test_a_fenced_transaction_takes_nobody_with_it(log: LocalLog) -> None:
+async def _at_once(path: Path, *work: Awaitable[Any]) -> list[Any]:
+    with _locked(path):
+        begun = [asyncio.ensure_future(each) for each in work]
+        await asyncio.wait(begun, timeout=0.05)
+    return await asyncio.gather(*begun, return_exceptions=True)
+
+
+async def test_every_batch_of_a_shared_commit_is_told_its_own_places(log: LocalLog, path: Path) -> None:
+    await log.create_topics([TopicSpec("three", 3)])
+    batches = [
+        [
+            Record("three", f"key-{number % 5}", b"%d:%d" % (number, place), timestamp_ms=number % 3)
+            for place in range(number % 4)
+        ]
+        for number in range(40)
+    ]
+    places = await _at_once(path, *(log.append(batch) for batch in batches))
+    stored = await read(await log.consumer(["three"]), sum(map(len, batches)))
+    found = {(TopicPartition("three", each.partition), each.offset): each.value for each in stored}
+    for batch, told in zip(batches, places, strict=True):
+        assert [found[place] for place in told] == [record.value for record in batch]
+    assert sum((await log.end_offsets("three")).values()) == len(found)
+
+
+async def test_what_one_batch_cannot_write_fails_it_alone(log: LocalLog, path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute(
+            """CREATE TRIGGER refuse BEFORE INSERT ON records_1 WHEN NEW.key = 'bad'
+               BEGIN SELECT RAISE(ABORT, 'refused'); END"""
+        )
+    spoiled = {3: Record("t", "k", b"x" * 200_000), 7: Record("t", "bad", b"")}
+    batches = [
+        [*records("t", [f"{number}"]), *([spoiled[number]] if number in spoiled else [])]
+        for number in range(20)
+    ]
+    told = await _at_once(
+        path, *map(log.append, batches), log.create_topics([TopicSpec("new", 2), TopicSpec("t", 5)])
+    )
+    failed = {number: type(each) for number, each in enumerate(told) if isinstance(each, BaseException)}
+    assert failed == {3: RecordTooLargeError, 7: EventLogError, 20: EventLogError}
+    assert "refused" in str(told[7])
+    assert await log.topics() == {"t": 1}
+    assert await _values(log, 18) == [str(number) for number in range(20) if number not in spoiled]
+
+
+async def test_offsets_go_on_where_records_are_deleted_between_appends_of_one_commit(
+    log: LocalLog, path: Path
+) -> None:
+    """The table is empty in between: SQLite by itself would begin at 1 again."""
+    _, _, places = await _at_once(
+        path,
+        log.append([Record("t", "k", b"first", timestamp_ms=9)] * 3),
+        log.delete_before({AT: 3}),
+        log.append([Record("t", "k", b"second", timestamp_ms=9)]),
+    )
+    assert places == [(AT, 3)]
+    assert await _values(log, 1) == ["second"]
+
+
+async def test_a_fenced_transaction_takes_nobody_with_it(log: LocalLog, path: Path) -> None:
     zombie = await log.producer("p")
-    await log.producer("p")
-
-    async def append_as_zombie(producer: LocalProducer) -> None:
-        async with producer.transaction() as tx:
-            await tx.append(records("t", ["zombie"]))
-
     transaction = zombie.transaction()
-    zombie._epoch += 1  # so that it gets in, and is found out in the shared commit
     await transaction.__aenter__()
     await transaction.append(records("t", ["zombie"]))
-    zombie._epoch -= 1
-    results = await asyncio.gather(
+    await log.producer("p")
+    results = await _at_once(
+        path,
         log.append(records("t", ["before"])),
         transaction.__aexit__(None, None, None),
         log.append(records("t", ["after"])),
-        return_exceptions=True,
     )
     assert [type(result) for result in results] == [list, FencedError, list]
     assert await _values(log, 2) == ["before", "after"]
     with pytest.raises(FencedError, match="epoch 2"):
-        await append_as_zombie(zombie)
-
-
-async def test_work_that_fails_halfway_is_undone_within_a_shared_commit(log: LocalLog) -> None:
-    results = await asyncio.gather(
-        *(log.append(records("t", [str(number)])) for number in range(3)),
-        log.create_topics([TopicSpec("new", 2), TopicSpec("t", 5)]),
-        *(log.append(records("t", [str(number)])) for number in range(3, 6)),
-        return_exceptions=True,
-    )
-    assert [result for result in results if not isinstance(result, list)] == [results[3]]
-    assert isinstance(results[3], EventLogError)
-    assert await log.topics() == {"t": 1}
-    assert await _values(log, 6) == ["0", "1", "2", "3", "4", "5"]
+        await zombie.transaction().__aenter__()
 
 
 async def test_one_poll_gives_each_partition_its_share(log: LocalLog) -> None:
@@ -161,31 +198,25 @@ async def test_one_transaction_at_a_time(log: LocalLog) -> None:
 
 
 async def test_a_writer_waits_for_the_lock_up_to_its_deadline(log: LocalLog, path: Path) -> None:
-    holder = sqlite3.connect(path, isolation_level=None)
-    holder.execute("BEGIN IMMEDIATE")
-    async with LocalLog.open(path, synchronous="NORMAL", busy_timeout_s=0.3) as hasty:
-        with pytest.raises(LogUnavailableError, match="locked"):
-            await hasty.append(records("t", ["lost"]))
-    assert LogUnavailableError.retriable
-    assert await log.end_offsets("t") == {AT: 0}  # readers do not wait
-    waiting = asyncio.create_task(log.append(records("t", ["kept"])))
-    done, _ = await asyncio.wait([waiting], timeout=0.05)
-    assert not done
-    holder.execute("COMMIT")
-    holder.close()
+    with _locked(path):
+        async with LocalLog.open(path, synchronous="NORMAL", busy_timeout_s=0.3) as hasty:
+            with pytest.raises(LogUnavailableError, match="locked"):
+                await hasty.append(records("t", ["lost"]))
+        assert LogUnavailableError.retriable
+        assert await log.end_offsets("t") == {AT: 0}  # readers do not wait
+        waiting = asyncio.create_task(log.append(records("t", ["kept"])))
+        done, _ = await asyncio.wait([waiting], timeout=0.05)
+        assert not done
     assert await waiting == [(AT, 0)]
 
 
 async def test_a_cancelled_append_is_settled_when_the_cancellation_arrives(log: LocalLog, path: Path) -> None:
-    holder = sqlite3.connect(path, isolation_level=None)
-    holder.execute("BEGIN IMMEDIATE")
-    appending = asyncio.create_task(log.append(records("t", ["kept"])))
-    await asyncio.wait([appending], timeout=0.05)
-    appending.cancel()
-    await asyncio.sleep(0)
-    assert not appending.done()
-    holder.execute("COMMIT")
-    holder.close()
+    with _locked(path):
+        appending = asyncio.create_task(log.append(records("t", ["kept"])))
+        await asyncio.wait([appending], timeout=0.05)
+        appending.cancel()
+        await asyncio.sleep(0)
+        assert not appending.done()
     with pytest.raises(asyncio.CancelledError):
         await appending
     assert await log.end_offsets("t") == {AT: 1}
@@ -299,14 +330,6 @@ async def test_positions_beyond_the_end_tell_of_another_log(log: LocalLog) -> No
     resumed = await log.consumer(["t"], group="g")
     with pytest.raises(OffsetOutOfRangeError, match="older copy"):
         await resumed.poll()
-
-
-async def test_a_closed_log_says_so(path: Path) -> None:
-    log = LocalLog.open(path)
-    await log.close()
-    await log.close()
-    with pytest.raises(EventLogError, match=r"log\.sqlite is closed"):
-        await log.topics()
 
 
 def _garbage(path: Path) -> None:

@@ -1,26 +1,28 @@
-"""Groups of the local log: time-outs, fair shares, and wake-ups."""
+"""Groups of the local log: time-outs, fair shares, wake-ups; each record counts once in key order."""
 
 import asyncio
 import contextlib
 import socket
 import sqlite3
-from collections import Counter
+import tempfile
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.log.harness import DEADLINE_S, FOREVER_S, read, records, share_out
 from unstable_stream.errors import FencedError
 from unstable_stream.log.local import log as local
+from unstable_stream.log.local.groups import current_process
 from unstable_stream.log.local.groups import share_out as fair_shares
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.local.processes import current_process
 from unstable_stream.log.local.wakeups import wakeup_directory
-from unstable_stream.log.port import Consumer, Record, TopicPartition, TopicSpec
+from unstable_stream.log.port import Consumer, Record, StoredRecord, TopicPartition, TopicSpec
 
 AT = TopicPartition("t", 0)
 LONG_S = 60
@@ -53,8 +55,8 @@ async def _taken_over(silent: Consumer, other: Consumer, path: Path) -> None:
     assert len(await read(other, 1)) == 1
     assert other.assignment() == {AT}
     with pytest.raises(FencedError, match="poll again"):
-        await silent.commit()
-    await other.commit()
+        await silent.commit(silent.positions())
+    await other.commit(other.positions())
     assert await silent.poll(timeout_s=0) == []
     assert silent.assignment() == frozenset()
     await other.close()
@@ -62,23 +64,19 @@ async def _taken_over(silent: Consumer, other: Consumer, path: Path) -> None:
     assert silent.positions() == {AT: 1}  # from the committed position
 
 
-async def test_a_silent_member_in_another_container_is_replaced_after_the_session_timeout(
-    log: LocalLog, path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("hung", [False, True])
+async def test_a_silent_member_is_replaced_after_its_time_out(
+    log: LocalLog, path: Path, monkeypatch: pytest.MonkeyPatch, hung: bool
 ) -> None:
+    """Of a hung process of this host the poll interval counts, of another container its session."""
     await log.append(records("t", ["a"]))
-    async with LocalLog.open(path, session_timeout_s=LONG_S) as elsewhere:
+    session_s, poll_s = (600, LONG_S) if hung else (LONG_S, 600)
+    async with LocalLog.open(path, session_timeout_s=session_s, max_poll_interval_s=poll_s) as elsewhere:
         with monkeypatch.context() as patch:
-            other_host = replace(current_process(), host="another container")
-            patch.setattr(local, "current_process", lambda: other_host)
+            if not hung:
+                other_host = replace(current_process(), host="another container")
+                patch.setattr(local, "current_process", lambda: other_host)
             silent = await elsewhere.consumer(["t"], group="g")
-        await read(silent, 1)
-        await _taken_over(silent, await log.consumer(["t"], group="g"), path)
-
-
-async def test_a_hung_member_is_replaced_after_the_poll_interval(log: LocalLog, path: Path) -> None:
-    await log.append(records("t", ["a"]))
-    async with LocalLog.open(path, session_timeout_s=600, max_poll_interval_s=LONG_S) as hung:
-        silent = await hung.consumer(["t"], group="g")
         await read(silent, 1)
         await _taken_over(silent, await log.consumer(["t"], group="g"), path)
 
@@ -90,7 +88,7 @@ async def test_a_member_busy_for_longer_than_the_session_timeout_keeps_its_parti
     other = await log.consumer(["t"], group="g")
     assert await other.poll(timeout_s=1.5) == []  # looks after its peers, and sees a live process
     assert other.assignment() == frozenset()
-    await busy.commit()
+    await busy.commit(busy.positions())
 
 
 @pytest.mark.usefixtures("no_recheck")
@@ -123,16 +121,6 @@ async def test_nothing_is_taken_from_a_live_member_behind_its_back(log: LocalLog
     assert sorted(record.value for record in await read(second, 2)) == [b"12", b"13"]
 
 
-async def test_three_members_come_and_go(log: LocalLog) -> None:
-    members = [await log.consumer(["four"], group="g") for _ in range(3)]
-    await share_out(members, ["four"], 4)
-    assert sorted(len(member.assignment()) for member in members) == [1, 1, 2]
-    for remaining in (2, 1):
-        await members.pop(0).close()
-        await share_out(members, ["four"], 4)
-        assert len(members) == remaining
-
-
 @given(
     partitions=st.dictionaries(st.sampled_from("abc"), st.integers(1, 7), min_size=1),
     subscriptions=st.lists(st.sets(st.sampled_from("abc"), min_size=1), min_size=1, max_size=5),
@@ -158,13 +146,15 @@ def test_each_partition_goes_to_one_subscriber_and_shares_are_even(
 
 
 async def _wakes(log: LocalLog) -> None:
-    """Fail unless a waiting consumer sees an append long before its poll ends."""
-    consumer = await log.consumer(["t"], start="end")
-    waiting = asyncio.create_task(consumer.poll(timeout_s=FOREVER_S))
-    await asyncio.wait([waiting], timeout=0.1)
+    """Fail unless all waiting consumers see an append long before their polls end."""
+    consumers = [await log.consumer(["t"], start="end") for _ in range(3)]
+    waiting = [asyncio.create_task(consumer.poll(timeout_s=FOREVER_S)) for consumer in consumers]
+    await asyncio.wait(waiting, timeout=0.1)
     await log.append(records("t", ["wake"]))
-    assert len(await asyncio.wait_for(waiting, DEADLINE_S)) == 1
-    await consumer.close()
+    async with asyncio.timeout(DEADLINE_S):
+        assert [len(found) for found in await asyncio.gather(*waiting)] == [1] * 3
+    for consumer in consumers:
+        await consumer.close()
 
 
 @pytest.mark.usefixtures("no_recheck")
@@ -196,11 +186,111 @@ async def test_without_sockets_a_consumer_looks_again_by_itself(log: LocalLog, p
     await _wakes(log)
 
 
-@pytest.mark.usefixtures("no_recheck")
-async def test_several_waiting_consumers_all_wake(log: LocalLog) -> None:
-    consumers = [await log.consumer(["t"]) for _ in range(5)]
-    waiting = [asyncio.create_task(consumer.poll(timeout_s=FOREVER_S)) for consumer in consumers]
-    await asyncio.wait(waiting, timeout=0.1)
-    await log.append(records("t", ["wake"]))
-    async with asyncio.timeout(DEADLINE_S):
-        assert [len(found) for found in await asyncio.gather(*waiting)] == [1] * 5
+Action: TypeAlias = tuple[str, object]
+
+_TOPICS = {"t": 3, "u": 2}
+_BATCHES = st.lists(st.tuples(st.sampled_from(sorted(_TOPICS)), st.integers(0, 5)), max_size=8)
+_ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), _BATCHES),
+        st.tuples(st.just("join"), st.none()),
+        st.tuples(st.sampled_from(["poll", "leave", "crash"]), st.integers(0, 2)),
+    ),
+    max_size=40,
+)
+
+
+class _Group:
+    """A group whose members process what they commit; ``processed`` is what an exactly-once sink holds."""
+
+    def __init__(self, log: LocalLog) -> None:
+        self.log = log
+        self.members: list[Consumer] = []
+        self.processed: list[StoredRecord] = []
+        self.appended: list[tuple[str, str, bytes]] = []
+
+    async def append(self, batch: list[tuple[str, int]]) -> None:
+        records = []
+        for topic, key in batch:
+            value = b"%d" % len(self.appended)
+            self.appended.append((topic, f"key-{key}", value))
+            records.append(Record(topic, f"key-{key}", value))
+        await self.log.append(records)
+
+    async def join(self) -> None:
+        if len(self.members) < 3:
+            self.members.append(await self.log.consumer(list(_TOPICS), group="g"))
+
+    async def poll(self, member: Consumer, timeout_s: float = 0.0) -> None:
+        found = await member.poll(max_records=3, timeout_s=timeout_s)
+        await member.commit(member.positions())
+        self.processed += found
+
+    async def act(self, action: str, number: int) -> None:
+        if not self.members:
+            return
+        member = self.members[number % len(self.members)]
+        if action == "poll":
+            await self.poll(member)
+            return
+        if action == "crash":
+            await member.poll(max_records=3, timeout_s=0)  # processed, but not committed
+        self.members.remove(member)
+        await member.close()
+
+
+async def _run(actions: list[Action], path: Path) -> None:
+    async with LocalLog.open(path, synchronous="NORMAL") as log:
+        await log.create_topics([TopicSpec(name, partitions) for name, partitions in _TOPICS.items()])
+        group = _Group(log)
+        for action, argument in actions:
+            if action == "append":
+                assert isinstance(argument, list)
+                await group.append(argument)
+            elif action == "join":
+                await group.join()
+            else:
+                assert isinstance(argument, int)
+                await group.act(action, argument)
+        await group.join()
+        async with asyncio.timeout(DEADLINE_S):
+            while len(group.processed) < len(group.appended):
+                for member in group.members:
+                    await group.poll(member, timeout_s=0.01)
+        for member in group.members:
+            await group.poll(member)  # there is nothing more
+
+    assert sorted(int(record.value) for record in group.processed) == list(range(len(group.appended)))
+    by_key: dict[tuple[str, str], list[bytes]] = defaultdict(list)
+    for topic, key, value in group.appended:
+        by_key[topic, key].append(value)
+    for place, values in by_key.items():
+        assert [r.value for r in group.processed if (r.topic, r.key) == place] == values
+
+
+async def _find_times(batches: list[list[int]], deleted: int, path: Path) -> None:
+    at = TopicPartition("t", 0)
+    moments = [moment for batch in batches for moment in batch]
+    deleted = min(deleted, len(moments))
+    async with LocalLog.open(path, synchronous="NORMAL") as log:
+        await log.create_topics([TopicSpec("t", 1)])
+        for batch in batches:
+            await log.append([Record("t", "k", b"", timestamp_ms=moment) for moment in batch])
+        await log.delete_before({at: deleted})
+        for wanted in range(22):
+            late = (o for o, moment in enumerate(moments) if o >= deleted and moment >= wanted)
+            assert (await log.offsets_for_time("t", wanted))[at] == next(late, len(moments))
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(batches=st.lists(st.lists(st.integers(0, 20), max_size=12), max_size=6), deleted=st.integers(0, 8))
+def test_times_are_found_as_a_scan_would(batches: list[list[int]], deleted: int) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(_find_times(batches, deleted, Path(directory) / "log.sqlite"))
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(actions=_ACTIONS)
+def test_members_come_and_go_and_each_record_counts_once_in_key_order(actions: list[Action]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(_run(actions, Path(directory) / "log.sqlite"))

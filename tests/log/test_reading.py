@@ -6,8 +6,10 @@ import secrets
 import pytest
 import structlog
 
+from tests.builders import made
+from tests.log.harness import read
 from unstable_stream.errors import EventLogError, UnknownTopicError
-from unstable_stream.events import RunStarted, event_id
+from unstable_stream.events import RunStarted
 from unstable_stream.log.port import EventLog, Record, StoredRecord, TopicPartition, TopicSpec
 from unstable_stream.log.reading import (
     TopicReader,
@@ -51,13 +53,7 @@ async def by_two_runs(any_log: EventLog) -> str:
     """Five events each of the runs a and b on one partition, and three records that are no events."""
     name = f"runs-{secrets.token_hex(6)}"
     await any_log.create_topics([TopicSpec(name, 1)])
-    events = [
-        RunStarted(
-            event_id=event_id(run, "run-started", number), run_id=run, occurred_at_ms=1, name="", seed=number
-        )
-        for number in range(5)
-        for run in ("a", "b")
-    ]
+    events = [made(RunStarted, run_id=run, seed=number) for number in range(5) for run in ("a", "b")]
     written = [record_from_event(event) for event in events]
     strange = [
         Record(name, "k", b"no json"),
@@ -74,10 +70,14 @@ def numbers(records: list[StoredRecord]) -> list[int]:
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 33, 40, 100])
-async def test_the_last_records_come_oldest_first(any_log: EventLog, topic: str, count: int) -> None:
+async def test_the_last_records_come_oldest_first_and_then_what_follows(
+    any_log: EventLog, topic: str, count: int
+) -> None:
     tail, consumer = await read_tail(any_log, topic, count)
-    await consumer.close()
     assert numbers(tail) == list(range(max(0, 40 - count), 40))
+    await any_log.append([record(topic, 40, 1), record(topic, 41, 1)])
+    assert numbers(await read(consumer, 2)) == [40, 41]
+    await consumer.close()
 
 
 async def test_what_is_not_wanted_does_not_count(any_log: EventLog, topic: str) -> None:
@@ -86,30 +86,28 @@ async def test_what_is_not_wanted_does_not_count(any_log: EventLog, topic: str) 
     assert numbers(tail) == [10, 20, 30]
 
 
-async def test_the_consumer_goes_on_behind_the_tail(any_log: EventLog, topic: str) -> None:
-    _, consumer = await read_tail(any_log, topic, 5)
-    await any_log.append([record(topic, 40, 1), record(topic, 41, 1)])
-    found: list[StoredRecord] = []
-    while len(found) < 2:
-        found += await consumer.poll(timeout_s=5.0)
-    await consumer.close()
-    assert numbers(found) == [40, 41]
-
-
-async def test_an_empty_topic_has_no_tail(any_log: EventLog) -> None:
+async def test_an_empty_topic_has_been_read_at_once_and_has_no_tail(any_log: EventLog) -> None:
     name = f"tail-{secrets.token_hex(6)}"
     await any_log.create_topics([TopicSpec(name, 3)])
     tail, consumer = await read_tail(any_log, name, 10)
     await consumer.close()
-    assert tail == []
+    assert tail == [record async for record in read_to_end(any_log, (name,))] == []
+    with pytest.raises(UnknownTopicError, match="nowhere"):
+        await anext(read_to_end(any_log, ("nowhere",)))
 
 
 async def test_all_that_was_committed_comes_once_and_in_order(any_log: EventLog, topic: str) -> None:
-    found = [record async for record in read_to_end(any_log, (topic,))]
+    ends, begins = await ends_of(any_log, (topic,)), await any_log.beginning_offsets(topic)
+    said: list[tuple[int, int]] = []
+    reading = read_to_end(any_log, (topic,), on_progress=lambda done, total: said.append((done, total)))
+    found = [record async for record in reading]
     assert sorted(numbers(found)) == list(range(40))
     for partition in (0, 1):
         offsets = [record.offset for record in found if record.partition == partition]
         assert offsets == sorted(offsets)
+    total = sum(ends.values()) - sum(begins.values())
+    assert said[-1] == (total, total)
+    assert said == sorted(said)
 
 
 async def test_what_is_written_while_history_is_read_is_not_part_of_it(any_log: EventLog, topic: str) -> None:
@@ -119,12 +117,6 @@ async def test_what_is_written_while_history_is_read_is_not_part_of_it(any_log: 
         if len(found) < 5:
             await any_log.append([record(topic, 100 + len(found), partition) for partition in (0, 1)])
     assert sorted(numbers(found)) == list(range(40))
-
-
-async def test_an_empty_topic_has_been_read_at_once(any_log: EventLog) -> None:
-    name = f"tail-{secrets.token_hex(6)}"
-    await any_log.create_topics([TopicSpec(name, 3)])
-    assert [record async for record in read_to_end(any_log, (name,))] == []
 
 
 async def test_reading_may_begin_and_stop_anywhere(any_log: EventLog, topic: str) -> None:
@@ -153,17 +145,6 @@ async def test_a_stretch_after_a_stretch_is_the_whole(any_log: EventLog, topic: 
     assert sorted(number for stretch in stretches for number in numbers(stretch)) == list(range(40))
 
 
-async def test_progress_comes_to_its_total(any_log: EventLog, topic: str) -> None:
-    ends = await ends_of(any_log, (topic,))
-    begins = await any_log.beginning_offsets(topic)
-    said: list[tuple[int, int]] = []
-    async for _ in read_to_end(any_log, (topic,), on_progress=lambda done, total: said.append((done, total))):
-        pass
-    total = sum(ends.values()) - sum(begins.values())
-    assert said[-1] == (total, total)
-    assert [done for done, _ in said] == sorted(done for done, _ in said)
-
-
 async def test_a_consumer_that_reads_on_keeps_what_came_beyond(any_log: EventLog, topic: str) -> None:
     consumer = await any_log.consumer([topic])
     ends = await ends_of(any_log, (topic,))
@@ -177,38 +158,26 @@ async def test_a_consumer_that_reads_on_keeps_what_came_beyond(any_log: EventLog
     assert sorted(numbers(found)) == list(range(41))
 
 
-async def test_only_the_events_of_a_run_come(any_log: EventLog, by_two_runs: str) -> None:
+@pytest.mark.parametrize(("run", "left_out"), [("a", 2), (None, 3)])
+async def test_the_events_of_one_run_or_of_all_come(
+    any_log: EventLog, by_two_runs: str, run: str | None, left_out: int
+) -> None:
     with structlog.testing.capture_logs() as said:
-        found = [event async for _, event in events_to_end(any_log, (by_two_runs,), run_id="a")]
+        found = [event async for _, event in events_to_end(any_log, (by_two_runs,), run_id=run)]
     assert [(event.run_id, event.seed) for event in found if isinstance(event, RunStarted)] == [
-        ("a", number) for number in range(5)
+        (each, number) for number in range(5) for each in (run or "ab")
     ]
     # What says that it is of another run is not looked at; what says nothing is.
-    assert [each["event"] for each in said] == ["record left out"] * 2
+    assert [each["event"] for each in said] == ["record left out"] * left_out
     assert all(each["reason"].startswith(f"{by_two_runs}[0]@") for each in said)
 
 
-async def test_the_events_of_all_runs_come(any_log: EventLog, by_two_runs: str) -> None:
-    with structlog.testing.capture_logs() as said:
-        found = [event.run_id async for _, event in events_to_end(any_log, (by_two_runs,))]
-    assert found == ["a", "b"] * 5
-    assert len(said) == 3
-
-
-async def test_a_topic_that_does_not_exist_is_an_error(any_log: EventLog) -> None:
-    with pytest.raises(UnknownTopicError, match="nowhere"):
-        await anext(read_to_end(any_log, ("nowhere",)))
-
-
-async def test_one_record_is_found_by_its_offset(any_log: EventLog, topic: str) -> None:
-    for each in [record async for record in read_to_end(any_log, (topic,))][::7]:
-        assert await read_record(any_log, TopicPartition(topic, each.partition), each.offset) == each
-
-
-async def test_a_record_that_is_not_there_is_an_error(any_log: EventLog, topic: str) -> None:
+async def test_one_record_is_found_by_its_offset_or_is_not_there(any_log: EventLog, topic: str) -> None:
     at = TopicPartition(topic, 1)
-    end = (await any_log.end_offsets(topic))[at]
-    there = {each.offset async for each in read_to_end(any_log, (topic,)) if each.partition == 1}
-    for offset in {end, *(set(range(end)) - there)}:
-        with pytest.raises(EventLogError, match=rf"{topic}\[1\]@{offset} is no longer"):
-            await read_record(any_log, at, offset)
+    there = {each.offset: each async for each in read_to_end(any_log, (topic,)) if each.partition == 1}
+    for offset in range((await any_log.end_offsets(topic))[at] + 1):
+        if offset in there:
+            assert await read_record(any_log, at, offset) == there[offset]
+        else:
+            with pytest.raises(EventLogError, match=rf"{topic}\[1\]@{offset} is no longer"):
+                await read_record(any_log, at, offset)

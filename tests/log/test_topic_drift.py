@@ -5,22 +5,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from unstable_stream.errors import EventLogError
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import TopicSpec
 from unstable_stream.log.topic_drift import Drift, find_drift, prepare_topics, remedy
-from unstable_stream.log.topics import load_topics
+from unstable_stream.log.topics import load_topics, manifests
 
 DECLARED = TopicSpec("steps", 8, retention_ms=604_800_000, max_message_bytes=16_777_216)
 
 
 def drift_of(**changes: Any) -> list[Drift]:
     return find_drift({"steps": DECLARED}, {"steps": replace(DECLARED, **changes)})
-
-
-def test_as_declared_there_is_none() -> None:
-    assert drift_of() == []
 
 
 @pytest.mark.parametrize(
@@ -54,6 +51,7 @@ def test_each_difference_is_named_and_judged(changes: dict[str, Any], says: str,
 
 
 def test_a_missing_topic_is_drift_that_a_run_mends() -> None:
+    assert drift_of() == []
     (drift,) = find_drift({"steps": DECLARED}, {"other": TopicSpec("other", 1)})
     assert (str(drift), drift.endangers_runs) == ("steps: missing", False)
     assert remedy(drift, "local", " --data d") == "unstable-stream topics create --data d"
@@ -64,27 +62,41 @@ def test_retention_means_nothing_where_only_the_latest_is_kept() -> None:
     assert find_drift({"steps": compacted}, {"steps": replace(compacted, retention_ms=1)}) == []
 
 
-def test_settings_are_mended_by_a_command_and_partitions_by_hand() -> None:
-    (setting,) = drift_of(retention_ms=1)
-    place = " --log kafka://b1:9092,b2:9092"
-    assert (
-        remedy(setting, "kafka://b1:9092,b2:9092", place) == f"unstable-stream topics create --alter{place}"
-    )
-    (losing,) = drift_of(loses_by=("min.insync.replicas=1",))
-    told = remedy(losing, "kafka://b1:9092,b2:9092", place)
-    assert told.startswith("kafka-configs.sh --bootstrap-server b1:9092,b2:9092 --alter")
-    assert (
-        "--entity-name steps --add-config unclean.leader.election.enable=false,min.insync.replicas=2" in told
-    )
-    (partitions,) = drift_of(partitions=4)
-    on_kafka = remedy(partitions, "kafka://b1:9092,b2:9092?security_protocol=SSL", place)
-    assert "another cluster with --log" in on_kafka
-    assert "kafka-topics.sh --bootstrap-server b1:9092,b2:9092 --delete --topic steps &&" in on_kafka
-    here = remedy(partitions, "local")
-    assert "another directory with --data" in here
-    assert "kafka-topics" not in here
-    # The package is not the user's to edit.
-    assert ".toml" not in on_kafka + here
+BROKERS = "b1:9092,b2:9092"
+PLACE = f" --log kafka://{BROKERS}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "log", "told"),
+    [
+        ({"retention_ms": 1}, "local", [f"unstable-stream topics create --alter{PLACE}"]),
+        (
+            {"loses_by": ("min.insync.replicas=1",)},
+            f"kafka://{BROKERS}",
+            [
+                f"kafka-configs.sh --bootstrap-server {BROKERS} --alter",
+                "--entity-name steps --add-config unclean.leader.election.enable=false,min.insync.replicas=2",
+            ],
+        ),
+        (
+            {"partitions": 4},
+            f"kafka://{BROKERS}?security_protocol=SSL",
+            [
+                "another cluster with --log",
+                f"kafka-topics.sh --bootstrap-server {BROKERS} --delete --topic steps &&",
+            ],
+        ),
+        ({"partitions": 4}, "local", ["another directory with --data"]),
+    ],
+)
+def test_settings_are_mended_by_a_command_and_partitions_by_hand(
+    changes: dict[str, Any], log: str, told: list[str]
+) -> None:
+    (drift,) = drift_of(**changes)
+    said = remedy(drift, log, PLACE)
+    assert all(part in said for part in told)
+    assert ".toml" not in said, "the package is not the user's to edit"
+    assert "kafka-" not in said or log != "local"
 
 
 async def test_preparing_creates_what_is_missing_and_refuses_what_endangers(tmp_path: Path) -> None:
@@ -116,3 +128,30 @@ async def test_a_topic_of_an_earlier_version_keeps_its_number_of_partitions(tmp_
         assert find_drift(load_topics(), await log.topic_settings()) == []
         assert (await log.topics())["games"] == 1
         assert (await log.topics())["game-outcomes"] == load_topics()["game-outcomes"].partitions > 1
+
+
+@pytest.mark.parametrize(("replicas", "in_sync"), [(1, 1), (2, 1), (3, 2), (5, 2)])
+@pytest.mark.parametrize("options", [{"namespace": "kafka"}, {"api_version": "v1beta2"}])
+def test_the_manifests_for_strimzi_are_the_declaration(
+    replicas: int, in_sync: int, options: dict[str, str]
+) -> None:
+    """A record counts as written when most copies have it."""
+    text = manifests(load_topics().values(), "true", replicas=replicas, **options)
+    for spec, each in zip(load_topics().values(), yaml.safe_load_all(text), strict=True):
+        metadata = {"name": spec.name, "labels": {"strimzi.io/cluster": "true"}}  # a text, as it is quoted
+        metadata |= {"namespace": "kafka"} if "namespace" in options else {}
+        assert each == {
+            "apiVersion": f"kafka.strimzi.io/{options.get('api_version', 'v1')}",
+            "kind": "KafkaTopic",
+            "metadata": metadata,
+            "spec": {
+                "partitions": spec.partitions,
+                "replicas": replicas,
+                "config": {
+                    "cleanup.policy": spec.cleanup_policy,
+                    "retention.ms": -1 if spec.retention_ms is None else spec.retention_ms,
+                    "max.message.bytes": spec.max_message_bytes,
+                    "min.insync.replicas": in_sync,
+                },
+            },
+        }

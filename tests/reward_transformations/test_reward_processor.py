@@ -22,7 +22,7 @@ from unstable_stream.events import (
     step_id,
     trajectory_id,
 )
-from unstable_stream.log.partitioner import partition_for_key
+from unstable_stream.log.port import partition_for_key
 from unstable_stream.reward_transformations import (
     ComposeFinalRewardTransforms,
     ComposeStepRewardTransforms,

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 from tests.simulation.log import SimulatedProducer, SimulatedTransaction
 from unstable_stream.events.id_sets import IndexSet
-from unstable_stream.log.local.producer import LocalProducer
+from unstable_stream.log.local.log import LocalProducer
 from unstable_stream.log.port import Positions, Record
 from unstable_stream.services.workers.collector import Collector
 from unstable_stream.services.workers.collector_snapshot import CollectorSnapshots

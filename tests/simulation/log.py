@@ -19,12 +19,17 @@ from typing import Any, Final, Self, cast
 from unittest.mock import patch
 
 from unstable_stream.errors import OffsetOutOfRangeError
-from unstable_stream.log.forwarding import ForwardingLog
-from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.local.producer import LocalProducer, LocalTransaction
+from unstable_stream.log.local.log import LocalLog, LocalProducer, LocalTransaction
 from unstable_stream.log.local.threads import ReadThread, WriteThread
-from unstable_stream.log.partitioner import partition_for_key
-from unstable_stream.log.port import Consumer, Positions, Record, Start, StoredRecord, TopicPartition
+from unstable_stream.log.port import (
+    Consumer,
+    Positions,
+    Record,
+    Start,
+    StoredRecord,
+    TopicPartition,
+    partition_for_key,
+)
 
 _MARKER: Final = "end-of-transaction"
 
@@ -200,14 +205,17 @@ def _ring(woken: "asyncio.Future[None]") -> None:
         woken.set_result(None)
 
 
-class SimulatedLog(ForwardingLog):
+class SimulatedLog(LocalLog):
     """What one process has of a store."""
 
+    shrink = None  # type: ignore[assignment]  # as a log that deletes expired records by itself
+
     def __init__(self, store: Store, conditions: Calm = CALM) -> None:
-        super().__init__(store.local)
+        local = store.local
+        super().__init__(local._log, local._ringer, store.session_timeout_s, store.session_timeout_s)
         self.store = store
         self._conditions = conditions
-        self._consumers: list[SimulatedConsumer] = []
+        self._opened: list[SimulatedConsumer] = []
 
     @property
     def compacts(self) -> bool:
@@ -220,20 +228,20 @@ class SimulatedLog(ForwardingLog):
         await self._conditions.answer("append")
         return places
 
-    async def producer(self, producer_id: str) -> "SimulatedProducer":
+    async def producer(self, producer_id: str) -> Any:  # around what the local log has
         await self._conditions.request("producer")
         self.store.change(wakes=False)
-        producer = SimulatedProducer(self.store, self._conditions, await self._inner.producer(producer_id))
+        producer = SimulatedProducer(self.store, self._conditions, await super().producer(producer_id))
         await self._conditions.answer("producer")
         return producer
 
     async def consumer(
         self, topics: Sequence[str], group: str | None = None, start: Start = "beginning"
-    ) -> "SimulatedConsumer":
+    ) -> Any:
         await self._conditions.request("read")
-        inner = await self._inner.consumer(topics, group, start)
-        self._consumers.append(SimulatedConsumer(self.store, self._conditions, inner))
-        return self._consumers[-1]
+        inner = await super().consumer(topics, group, start)
+        self._opened.append(SimulatedConsumer(self.store, self._conditions, inner))
+        return self._opened[-1]
 
     async def end_offsets(self, topic: str) -> Positions:
         await self._conditions.request("read")
@@ -247,27 +255,17 @@ class SimulatedLog(ForwardingLog):
         await self._conditions.request("read")
         return self.store.visible(await super().offsets_for_time(topic, timestamp_ms))
 
-    async def delete_before(self, positions: Positions) -> None:
-        """Delete the records before these offsets, as retention does."""
-        await self.store.local.delete_before(positions)
-
     async def close(self) -> None:
         """Close all consumers of this process; the store stays."""
-        for consumer in self._consumers:
+        for consumer in self._opened:
             await consumer.close()
-        self._consumers.clear()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
+        self._opened.clear()
 
 
 def _after_a_request(name: str, what: str) -> Callable[..., Any]:
     async def call(self: SimulatedLog, *arguments: Any) -> Any:
         await self._conditions.request(what)
-        return await getattr(ForwardingLog, name)(self, *arguments)
+        return await getattr(LocalLog, name)(self, *arguments)
 
     return call
 
@@ -326,11 +324,7 @@ class SimulatedConsumer:
             ]
         return delivered
 
-    async def committed(self) -> Positions:
-        await self._conditions.request("read")
-        return await self.inner.committed()
-
-    async def commit(self, positions: Positions | None = None) -> None:
+    async def commit(self, positions: Positions) -> None:
         await self._conditions.request("commit")
         self._store.change(wakes=False)
         await self.inner.commit(positions)

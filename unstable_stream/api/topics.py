@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from unstable_stream.api.loops import iterate, wait_for
 from unstable_stream.api.place import Place
 from unstable_stream.errors import EventLogError, UnknownTopicError
+from unstable_stream.events import EVENT_TYPES
 from unstable_stream.log import topic_drift, topics
 from unstable_stream.log.port import EventLog, StoredRecord, TopicPartition, TopicSpec, Trimmable
 from unstable_stream.log.records import json_object
@@ -61,8 +62,7 @@ def declared_topic(name: str) -> TopicSpec:
 
 def event_fields(event: str) -> list[str]:
     """Return the names of an event's fields."""
-    schema = topics.event_schema(event)
-    return list(schema["$defs"][schema["$ref"].rsplit("/", 1)[-1]]["properties"])
+    return ["type", *EVENT_TYPES[event].__struct_encode_fields__]
 
 
 def kept(spec: TopicSpec) -> str:
@@ -193,17 +193,13 @@ def strimzi(cluster: str, *, replicas: int = 3, namespace: str | None = None, ap
         namespace: Kubernetes namespace of the cluster.
         api_version: ``v1``, or ``v1beta2`` before Strimzi 0.49.
     """
-    from unstable_stream.log.contracts.strimzi import manifests
-
     specs = topics.load_topics().values()
-    return manifests(specs, cluster, replicas=replicas, namespace=namespace, api_version=api_version)
+    return topics.manifests(specs, cluster, replicas=replicas, namespace=namespace, api_version=api_version)
 
 
 def asyncapi() -> str:
     """Return the AsyncAPI 3.0 document of all topics."""
-    from unstable_stream.log.contracts.asyncapi import document_text
-
-    return document_text()
+    return (topics.TOPICS_DIR / "asyncapi.json").read_text(encoding="utf-8")
 
 
 def lags(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import Any, Self
 
-from unstable_stream.errors import EventLogError
+from unstable_stream.errors import EventLogError, FencedError
 from unstable_stream.log.port import Positions, StoredRecord, TopicPartition
 
 
@@ -64,6 +64,14 @@ class ConsumerHandle:
                     f"cannot seek to {at}@{positions[at]}: this consumer has {listed(assigned)}. "
                     "A member of a group gets its partitions in poll()."
                 )
+
+    def _not_assigned(
+        self, at: TopicPartition, group: str, assigned: Collection[TopicPartition]
+    ) -> FencedError:
+        had = listed(assigned)
+        return FencedError(
+            f"{at} is not assigned to this consumer of group {group!r} (it has {had}): nothing was committed."
+        )
 
     def _without_group(self) -> EventLogError:
         return EventLogError(

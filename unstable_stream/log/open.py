@@ -13,7 +13,8 @@ from unstable_stream.log.kafka.location import SCHEME
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog
 
-_IMPATIENT_S = 5.0  # a person waits for the answer; a service would wait for its brokers
+_IMPATIENT_S = 5.0  # a person waits for the answer
+_PATIENT_S = 15.0  # a service waits for its brokers
 
 
 @contextlib.asynccontextmanager
@@ -34,9 +35,14 @@ async def opened_log(
 
     Raises:
         ConfigError: see :func:`open_log_at`.
-        EventLogError: see :func:`open_existing_log`.
+        EventLogError: ``existing``, the location is ``local``, and the file does not exist.
     """
-    log = open_existing_log(location, file) if existing else open_log_at(location, file, synchronous)
+    if existing and location == "local" and not file.is_file():
+        raise EventLogError(
+            f"no event log at {file}: start a run first, name its directory with --data, or its log with "
+            "--log"
+        )
+    log = open_log_at(location, file, synchronous, impatient=existing)
     try:
         yield log
     finally:
@@ -45,25 +51,11 @@ async def opened_log(
 
 async def check_log(location: str, file: Path) -> None:
     """Check a log that other processes will open; raises e.g. :class:`LogUnavailableError`."""
-    log = open_log_at(location, file, connect_timeout_s=_IMPATIENT_S)
+    log = open_log_at(location, file, impatient=True)
     try:
         await log.topics()
     finally:
         await log.close()
-
-
-def open_existing_log(location: str, file: Path) -> EventLog:
-    """Open a log to read its records; the caller closes it. See :func:`open_log_at`.
-
-    Raises:
-        EventLogError: the location is ``local``, and the file does not exist.
-    """
-    if location == "local" and not file.is_file():
-        raise EventLogError(
-            f"no event log at {file}: start a run first, name its directory with --data, or its log with "
-            "--log"
-        )
-    return open_log_at(location, file, connect_timeout_s=_IMPATIENT_S)
 
 
 def open_log_at(
@@ -71,7 +63,7 @@ def open_log_at(
     file: Path,
     synchronous: Literal["FULL", "NORMAL"] = "FULL",
     *,
-    connect_timeout_s: float = 15.0,
+    impatient: bool = False,
 ) -> EventLog:
     """Open a log; the caller closes it.
 
@@ -81,7 +73,7 @@ def open_log_at(
         location: ``local`` or ``kafka://host:9092``.
         file: where a local log is: in the data directory.
         synchronous: how a local log is written; see :meth:`LocalLog.open`.
-        connect_timeout_s: seconds within which the brokers of a Kafka cluster must answer.
+        impatient: whether the brokers of a Kafka cluster must answer within seconds.
 
     Raises:
         ConfigError: the location names no known kind of log or is malformed, the directory of the file cannot
@@ -94,7 +86,7 @@ def open_log_at(
             raise ConfigError(
                 f"a log on Kafka needs {error.name}: install it with pip install 'unstable_stream[kafka]'"
             ) from error
-        return KafkaLog.open(location, connect_timeout_s=connect_timeout_s)
+        return KafkaLog.open(location, connect_timeout_s=_IMPATIENT_S if impatient else _PATIENT_S)
     if location == "local":
         try:
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -7,10 +7,15 @@ with blocking calls moves them off the event loop.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import TracebackType
-from typing import Literal, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
+from typing import Final, Literal, NamedTuple, Protocol, Self, TypeAlias, runtime_checkable
 
 import msgspec
+
+_MULTIPLIER: Final = 0x5BD1E995
+_SEED: Final = 0x9747B28C
+_MASK: Final = 0xFFFFFFFF
 
 
 class TopicPartition(NamedTuple):
@@ -140,11 +145,8 @@ class Consumer(Protocol):
         Polling to the end reaches :meth:`EventLog.end_offsets`, even past offsets without records.
         """
 
-    async def committed(self) -> Positions:
-        """Return the group's committed positions of assigned partitions, where there are any."""
-
-    async def commit(self, positions: Positions | None = None) -> None:
-        """Commit ``positions``; by default those after all records of :meth:`poll`. Only for groups."""
+    async def commit(self, positions: Positions) -> None:
+        """Commit positions of assigned partitions. Only for groups."""
 
     async def seek(self, positions: Positions) -> None:
         """Go on from these offsets."""
@@ -206,6 +208,8 @@ class EventLog(Protocol):
     async def offsets_for_time(self, topic: str, timestamp_ms: int) -> Positions:
         """Return the first offset with a timestamp at or after the given one, for each partition; the end if
         none.
+
+        On Kafka it may be that of the end of a transaction: no record before it is so late.
         """
 
     async def groups(self) -> Sequence[str]:
@@ -238,3 +242,32 @@ class Trimmable(Protocol):
 
     async def shrink(self) -> None:
         """Give the space of deleted records back, while nobody else uses the log."""
+
+
+def murmur2(data: bytes) -> int:
+    """Return the 32-bit MurmurHash2 of ``data`` with Kafka's seed, as an unsigned number.
+
+    Source: ``org.apache.kafka.common.utils.Utils.murmur2``.
+    """
+    length = len(data)
+    mixed = (_SEED ^ length) & _MASK
+    whole = length & ~3
+    for start in range(0, whole, 4):
+        word = (int.from_bytes(data[start : start + 4], "little") * _MULTIPLIER) & _MASK
+        word ^= word >> 24
+        mixed = ((mixed * _MULTIPLIER) ^ (word * _MULTIPLIER)) & _MASK
+    if whole < length:
+        mixed ^= int.from_bytes(data[whole:], "little")
+        mixed = (mixed * _MULTIPLIER) & _MASK
+    mixed ^= mixed >> 13
+    mixed = (mixed * _MULTIPLIER) & _MASK
+    return mixed ^ (mixed >> 15)
+
+
+@lru_cache(maxsize=65_536)  # keys repeat (run/env, game), and hashing in Python is the largest cost
+def partition_for_key(key: str, partitions: int) -> int:
+    """Return the partition of the records of ``key``, ``0 <= p < partitions``: the one that Kafka picks.
+
+    Source: ``BuiltInPartitioner.partitionForKey``.
+    """
+    return (murmur2(key.encode()) & 0x7FFFFFFF) % partitions

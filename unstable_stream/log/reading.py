@@ -33,7 +33,21 @@ async def ends_of(log: EventLog, topics: Iterable[str]) -> dict[TopicPartition, 
     Raises:
         UnknownTopicError: a topic does not exist.
     """
-    return await _of_topics(log.end_offsets, topics)
+    return await offsets_of(log.end_offsets, topics)
+
+
+async def offsets_of(
+    find: Callable[[str], Awaitable[Positions]], topics: Iterable[str]
+) -> dict[TopicPartition, int]:
+    """Return what ``find`` returns for each of these topics, e.g. :meth:`EventLog.high_watermarks`.
+
+    Raises:
+        UnknownTopicError: a topic does not exist.
+    """
+    found: dict[TopicPartition, int] = {}
+    for topic in topics:
+        found |= await find(topic)
+    return found
 
 
 async def check_offsets(log: EventLog, positions: Positions, *, expiring: bool = False) -> None:
@@ -49,24 +63,6 @@ async def check_offsets(log: EventLog, positions: Positions, *, expiring: bool =
                 raise OffsetOutOfRangeError.of(at, position, begins[at], end)
 
 
-async def high_watermarks_of(log: EventLog, topics: Iterable[str]) -> dict[TopicPartition, int]:
-    """Return the high watermark of every partition of these topics.
-
-    Raises:
-        UnknownTopicError: a topic does not exist.
-    """
-    return await _of_topics(log.high_watermarks, topics)
-
-
-async def _of_topics(
-    find: Callable[[str], Awaitable[Positions]], topics: Iterable[str]
-) -> dict[TopicPartition, int]:
-    found: dict[TopicPartition, int] = {}
-    for topic in topics:
-        found |= await find(topic)
-    return found
-
-
 async def settled_ends(
     log: EventLog, topics: Iterable[str], *, patience_s: float = _PATIENCE_S
 ) -> dict[TopicPartition, int]:
@@ -79,7 +75,7 @@ async def settled_ends(
         UnknownTopicError: a topic does not exist.
         LogUnavailableError: a transaction was still open after ``patience_s``.
     """
-    wanted = await high_watermarks_of(log, topics)
+    wanted = await offsets_of(log.high_watermarks, topics)
     now = asyncio.get_running_loop().time
     begun, pause_s = now(), _WAIT_S
     while True:
@@ -258,7 +254,7 @@ async def any_record(log: EventLog, starts: Positions, ends: Positions) -> bool:
     Partitions that are not in ``starts`` are looked at from their beginning.
     """
     topics = sorted({at.topic for at in ends})
-    begins = await _of_topics(log.beginning_offsets, topics)
+    begins = await offsets_of(log.beginning_offsets, topics)
     first = {at: max(begins[at], starts.get(at, 0)) for at in ends}
     async with (
         await TopicReader.open(log, topics, starts=first, ends=ends) as reader,

@@ -15,7 +15,6 @@ from unstable_stream.events import EVENT_TYPES, Event, decode_event, encode_even
 from unstable_stream.log.port import Record, StoredRecord
 
 _json_decoder: Final = msgspec.json.Decoder()
-_POINTER: Final = "ce_dataref"
 
 
 def record_from_event(event: Event) -> Record:
@@ -80,11 +79,6 @@ def event_from_record(record: StoredRecord) -> Event:
     try:
         return decode_event(record.value)
     except EventError as error:
-        if _POINTER in record.headers:
-            raise type(error)(
-                f"{record}: its value is in a file, as for some days values too large for a topic were; this "
-                "version does not read it. Read the run from its archive"
-            ) from error
         raise type(error)(f"{record}: {error}") from error
 
 

@@ -1,19 +1,17 @@
-"""Read the topics' declarations in ``topics/*.toml``, and write the JSON Schemas of their events."""
+"""Read the topics' declarations in ``topics/*.toml``, and write them for Strimzi's topic operator."""
 
 import functools
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from unstable_stream.errors import EventLogError
-from unstable_stream.events import EVENT_TYPES, event_schemas
+from unstable_stream.events import EVENT_TYPES
 from unstable_stream.log.port import TopicSpec
-from unstable_stream.log.records import schema_uri
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 # In a checkout the files lie at the top level, where people look for them; a wheel contains a copy.
@@ -42,22 +40,44 @@ def load_topics(directory: Path = TOPICS_DIR) -> Mapping[str, TopicSpec]:
     return specs
 
 
-def schema_file_name(event_type: str) -> str:
-    """Return the file name of an event's schema, e.g. ``trajectory.v1.json``."""
-    return f"{event_type}.v{EVENT_TYPES[event_type].SCHEMA_VERSION}.json"
+def manifests(
+    topics: Iterable[TopicSpec],
+    cluster: str,
+    *,
+    replicas: int = 3,
+    namespace: str | None = None,
+    api_version: str = "v1",
+) -> str:
+    """Return a ``KafkaTopic`` resource for each topic, as YAML documents.
+
+    Args:
+        topics: the declared topics.
+        cluster: name of the ``Kafka`` resource.
+        replicas: copies of each partition. With three or more, a record is acknowledged when two copies
+            exist.
+        namespace: the cluster's namespace; by default the one in which the manifests are applied.
+        api_version: the version of ``kafka.strimzi.io``: ``v1`` since Strimzi 0.49, ``v1beta2`` before.
+    """
+    return "".join(_manifest(topic, cluster, replicas, namespace, api_version) for topic in topics)
 
 
-def event_schema(event_type: str) -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of an event's body."""
-    (head,), named = event_schemas([EVENT_TYPES[event_type]])
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": schema_uri(event_type, EVENT_TYPES[event_type].SCHEMA_VERSION),
-        **head,
-        "$defs": named,
-    }
-
-
-def schema_text(event_type: str) -> str:
-    """Return the schema as it is stored in ``topics/schemas/``."""
-    return json.dumps(event_schema(event_type), indent=2, sort_keys=True) + "\n"
+def _manifest(topic: TopicSpec, cluster: str, replicas: int, namespace: str | None, api_version: str) -> str:
+    lines = [
+        "---",
+        f"apiVersion: kafka.strimzi.io/{api_version}",
+        "kind: KafkaTopic",
+        "metadata:",
+        f"  name: {topic.name}",
+        *([f"  namespace: {json.dumps(namespace)}"] if namespace else []),
+        "  labels:",
+        f"    strimzi.io/cluster: {json.dumps(cluster)}",
+        "spec:",
+        f"  partitions: {topic.partitions}",
+        f"  replicas: {replicas}",
+        "  config:",
+        f"    cleanup.policy: {topic.cleanup_policy}",
+        f"    retention.ms: {-1 if topic.retention_ms is None else topic.retention_ms}",
+        f"    max.message.bytes: {topic.max_message_bytes}",
+        f"    min.insync.replicas: {2 if replicas > 2 else 1}",
+    ]
+    return "\n".join(lines) + "\n"

@@ -50,13 +50,7 @@ def change(adapter: Adapter, **fields: object) -> None:
 
 
 def test_every_field_of_peft_is_applied_or_refused() -> None:
-    known = (
-        adapter_format._APPLIED
-        | adapter_format._SAID_BY_THE_TENSORS
-        | adapter_format._WITHOUT_EFFECT
-        | adapter_format._NEUTRAL.keys()
-        | {"init_lora_weights"}
-    )
+    known = adapter_format._UNDERSTOOD | adapter_format._NEUTRAL.keys() | {"init_lora_weights"}
     assert {field.name for field in dataclasses.fields(peft.LoraConfig)} <= known
     assert refused_fields(peft.LoraConfig(r=4, target_modules=["q_proj"]).to_dict()) == []
 

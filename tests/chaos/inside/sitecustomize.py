@@ -32,8 +32,10 @@ from typing import Any
 
 _TRANSACTION = ("__aenter__", "append", "commit_positions", "save", "__aexit__")
 _STEPS = {
-    "unstable_stream.log.local.log": ("LocalLog.append",),
-    "unstable_stream.log.local.producer": tuple(f"LocalTransaction.{name}" for name in _TRANSACTION),
+    "unstable_stream.log.local.log": (
+        "LocalLog.append",
+        *(f"LocalTransaction.{name}" for name in _TRANSACTION),
+    ),
     "unstable_stream.log.local.consumer": ("LocalConsumer.commit",),
     "unstable_stream.log.kafka.log": ("KafkaLog.append",),
     "unstable_stream.log.kafka.producer": tuple(f"KafkaTransaction.{name}" for name in _TRANSACTION),

@@ -33,8 +33,7 @@ from unstable_stream.events import (
 from unstable_stream.games.opponents.scripted import scripted_player
 from unstable_stream.games.play import play_game
 from unstable_stream.games.players import Move, SampledTokens, TurnContext
-from unstable_stream.log.partitioner import partition_for_key
-from unstable_stream.log.port import Consumer, EventLog, Record, StoredRecord
+from unstable_stream.log.port import Consumer, EventLog, Record, StoredRecord, partition_for_key
 from unstable_stream.log.reading import events_to_end, read_to_end, readable_event
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.runs.config import ReinforceConfig, RunConfig

@@ -45,19 +45,20 @@ def stored(tmp_path: Path) -> tuple[str, str]:
     return address, digest
 
 
-def test_an_engine_gets_the_weights(saved: tuple[str, str], cache: HostCache) -> None:
-    location, digest = saved
-    with opened_checkpoint(location, digest, cache=cache) as directory:
-        assert (directory / WEIGHTS_FILE).read_bytes() == b"weights"
-        assert (directory / CONFIG_FILE).is_file()
+def refused(cache: HostCache, address: str, sha256: str | None = None, *, match: str) -> None:
+    with (
+        pytest.raises(CheckpointError, match=match),
+        opened_checkpoint(address, sha256, cache=cache),
+    ):
+        raise AssertionError("it was given")
 
 
-def test_a_learner_gets_all_of_it_after_an_engine_and_before(
-    saved: tuple[str, str], cache: HostCache
-) -> None:
+def test_an_engine_gets_the_weights_and_a_learner_all_of_it(saved: tuple[str, str], cache: HostCache) -> None:
     location, digest = saved
     for to_train in (False, True, False):
         with opened_checkpoint(location, digest, to_train=to_train, cache=cache) as directory:
+            assert (directory / WEIGHTS_FILE).read_bytes() == b"weights"
+            assert (directory / CONFIG_FILE).is_file()
             assert (directory / "optimizer.pt").is_file() or not to_train
 
 
@@ -100,17 +101,9 @@ def test_weights_that_differ_from_the_recorded_ones_are_refused(
     stored: tuple[str, str], cache: HostCache, tmp_path: Path
 ) -> None:
     address, digest = stored
-    with (
-        pytest.raises(CheckpointError, match="another checkpoint"),
-        opened_checkpoint(address, "0" * 64, cache=cache),
-    ):
-        raise AssertionError("it was given")
+    refused(cache, address, "0" * 64, match="another checkpoint")
     Store(address).write(WEIGHTS_FILE, b"damaged")
-    with (
-        pytest.raises(CheckpointError, match="is damaged in the store"),
-        opened_checkpoint(address, digest, cache=cache),
-    ):
-        raise AssertionError("it was given")
+    refused(cache, address, digest, match="is damaged in the store")
     assert not (cache.directory(address) / WEIGHTS_FILE).exists()
     Store(address).write(WEIGHTS_FILE, b"weights")
     with opened_checkpoint(address, digest, cache=cache) as directory:
@@ -131,18 +124,12 @@ def test_what_is_damaged_in_the_cache_is_fetched_anew(stored: tuple[str, str], c
 def test_what_is_missing_is_named(lost: str, stored: tuple[str, str], cache: HostCache) -> None:
     address, digest = stored
     Store(address).remove(lost)
-    with (
-        pytest.raises(CheckpointError, match=f"lacks {lost}"),
-        opened_checkpoint(address, digest, cache=cache),
-    ):
-        raise AssertionError("it was given")
+    refused(cache, address, digest, match=f"lacks {lost}")
 
 
 def test_a_checkpoint_that_is_not_there_is_said_to_be_so(cache: HostCache) -> None:
     address = f"memory://{secrets.token_hex(6)}"
-    expected = pytest.raises(CheckpointError, match=f"{address} is not in the store")
-    with expected, opened_checkpoint(address, cache=cache):
-        raise AssertionError("it was given")
+    refused(cache, address, match=f"{address} is not in the store")
 
 
 def test_an_adapter_of_others_needs_no_state(cache: HostCache, tmp_path: Path) -> None:
@@ -161,8 +148,4 @@ def test_a_state_that_names_no_files_is_refused(
 ) -> None:
     address, digest = stored
     Store(address).write("state.json", state)
-    with (
-        pytest.raises(CheckpointError, match=r"state\.json"),
-        opened_checkpoint(address, digest, cache=cache),
-    ):
-        raise AssertionError("it was given")
+    refused(cache, address, digest, match=r"state\.json")

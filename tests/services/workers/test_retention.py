@@ -96,7 +96,7 @@ async def test_what_a_group_still_needs_stays_until_its_run_is_over(log: LocalLo
 async def test_a_group_of_a_run_that_was_resumed_holds_back_again(log: LocalLog) -> None:
     steps = await log.consumer(["steps"], "plug-in/run-a")
     await steps.poll(max_records=1)
-    await steps.commit()
+    await steps.commit(steps.positions())
     assert not any(each.held_back for each in await expired_records(log, await _ends(log), _now_ms()))
     resumed = RunResumed(
         event_id=event_id("run-a", "run-resumed", 1), run_id="run-a", occurred_at_ms=_now_ms(), resumption=1

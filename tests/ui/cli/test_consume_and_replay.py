@@ -18,7 +18,7 @@ from tests.command_line import PROGRAM, run_command
 from unstable_stream.archive import query
 from unstable_stream.events import Event
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.partitioner import partition_for_key
+from unstable_stream.log.port import partition_for_key
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 

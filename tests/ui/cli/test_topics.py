@@ -22,7 +22,6 @@ from tests.log.harness import topics_of_one_partition
 from unstable_stream.errors import EventLogError
 from unstable_stream.events import RunStarted, Step
 from unstable_stream.log import topic_drift, topics
-from unstable_stream.log.contracts.asyncapi import document_text
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog, Record, TopicPartition, TopicSpec
 from unstable_stream.log.records import record_from_event
@@ -259,7 +258,7 @@ def test_without_a_log_there_is_the_declaration_but_nothing_to_check(tmp_path: P
 
 
 def test_documents_for_others_are_printed_whole() -> None:
-    assert run("topics", "asyncapi").stdout == document_text()
+    assert run("topics", "asyncapi").stdout == (topics.TOPICS_DIR / "asyncapi.json").read_text()
     manifests = list(yaml.safe_load_all(run("topics", "strimzi", "--cluster", "c", "--replicas", "1").stdout))
     assert {each["metadata"]["name"] for each in manifests} == set(topics.load_topics())
     assert all(each["spec"]["replicas"] == 1 for each in manifests)

@@ -7,7 +7,7 @@ open log.
 
 A process that is killed inside such a transaction leaves it open. In every partition it wrote to, readers
 then get nothing after its first record until the brokers abort it. They abort it after
-``transaction_timeout_s``, and check this every
+:data:`_TIMEOUT_S`, and check this every
 ``transaction.abort.timed.out.transaction.cleanup.interval.ms`` (10 s by default). Therefore the time-out is
 short. But it is longer than brokers need to replace a dead broker (9 s by default), so that a transaction
 survives that. A transaction takes some hundredths of a second.
@@ -21,7 +21,7 @@ from typing import Final
 
 from aiokafka import errors as kafka
 
-from unstable_stream.errors import EventLogError, LogUnavailableError, UnknownTopicError, UnstableStreamError
+from unstable_stream.errors import EventLogError, LogUnavailableError, UnstableStreamError
 from unstable_stream.log.kafka.cluster import Brokers, Lazy
 from unstable_stream.log.kafka.errors import FENCED, REFUSED, is_passing, translated
 from unstable_stream.log.kafka.records import MOST_BYTES_AT_ONCE, RecordBatch, pack
@@ -29,21 +29,19 @@ from unstable_stream.log.kafka.sending import Sender, open_sender
 from unstable_stream.log.kafka.topics import KafkaTopics
 
 _ATTEMPTS: Final = 3
-_LOOK_S: Final = 2.0
+_TIMEOUT_S: Final = 15.0
 _DOING: Final = "append"
 
 
 class Appender:
     """Stores prepared batches."""
 
-    def __init__(self, cluster: Brokers, topics: KafkaTopics, transaction_timeout_s: float) -> None:
+    def __init__(self, cluster: Brokers, topics: KafkaTopics) -> None:
         self._cluster = cluster
         self._topics = topics
         name = f"unstable_stream-append-{secrets.token_hex(8)}"
         self._plain = Lazy(lambda: open_sender(cluster, _DOING), Sender.close)
-        self._transactional = Lazy(
-            lambda: open_sender(cluster, _DOING, name, transaction_timeout_s), Sender.close
-        )
+        self._transactional = Lazy(lambda: open_sender(cluster, _DOING, name, _TIMEOUT_S), Sender.close)
         self._units = _Lane(self._store_units)
         self._transactions = _Lane(self._store_in_transaction)
 
@@ -73,7 +71,7 @@ class Appender:
                 outcomes = await sender.send(packed)
         except TimeoutError as error:
             await self._replace(self._plain, sender)
-            return [await self._undelivered(error, batch) for batch in batches]
+            return [self._translated(error)] * len(batches)
         if any(outcomes):
             await self._replace(self._plain, sender)  # its sequence numbers have a gap now
         failed = {
@@ -114,7 +112,7 @@ class Appender:
             except EventLogError as error:  # there was no producer, so nothing was sent
                 return [error] * len(batches)
             except TimeoutError as error:
-                return [await self._undelivered(error, batch) for batch in batches]
+                return [self._translated(error)] * len(batches)
             except (kafka.KafkaError, OSError) as error:
                 decided = not committing or isinstance(error, FENCED)
                 if not decided:
@@ -127,16 +125,6 @@ class Appender:
             else:
                 break
         return [None] * len(batches)
-
-    async def _undelivered(self, error: TimeoutError, batch: RecordBatch) -> UnstableStreamError:
-        """Return the error of a batch that the brokers did not accept in time."""
-        with contextlib.suppress(LogUnavailableError, TimeoutError):
-            async with asyncio.timeout(_LOOK_S):
-                try:
-                    await self._topics.find({at.topic for at in batch.rows}, reload=True)
-                except UnknownTopicError as reason:  # the topic was deleted meanwhile
-                    return reason
-        return self._translated(error)
 
     def _translated(self, error: BaseException) -> UnstableStreamError:
         found = translated(error, self._cluster.location, _DOING)

@@ -2,10 +2,14 @@
 
 import asyncio
 import contextlib
+import logging
+import socket
 import ssl
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Generic, TypeVar
 
+from aiokafka import conn
 from aiokafka import errors as kafka
 from aiokafka.conn import create_conn
 
@@ -14,6 +18,97 @@ from unstable_stream.log.kafka.errors import is_passing, translated
 from unstable_stream.log.kafka.location import KafkaLocation
 
 T = TypeVar("T")
+
+GONE_S: Final = 10
+"""Seconds after which a silent broker is given up: as long as a cluster needs to elect leaders without it."""
+_PROBE_AFTER_S: Final = 4
+_PROBE_EVERY_S: Final = 2
+_OPTIONS: Final = {
+    # What was sent and not acknowledged for so long ends the connection. Linux alone has it.
+    "TCP_USER_TIMEOUT": GONE_S * 1000,
+    # A connection that only waits for an answer sends nothing: probes are acknowledged, too.
+    "TCP_KEEPIDLE": _PROBE_AFTER_S,
+    "TCP_KEEPINTVL": _PROBE_EVERY_S,
+    "TCP_KEEPCNT": (GONE_S - _PROBE_AFTER_S) // _PROBE_EVERY_S,
+}
+
+
+class _Connection(conn.AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no types
+    """Notices a broker whose machine is gone.
+
+    A machine that loses its power or its link says nothing: the connection stays, and each request waits for
+    its time-out. aiokafka closes a connection after that, but not one that it asked for metadata, and it
+    opens one connection after the other. So a client that asked a vanished broker again and again stood still
+    for minutes. Here the operating system ends a connection whose other side has not acknowledged anything
+    for :data:`GONE_S`, and opening one takes no longer than that.
+    """
+
+    async def connect(self) -> Any:
+        async with asyncio.timeout(GONE_S):
+            reader, writer = await super().connect()
+        connected = writer.get_extra_info("socket")
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _OPTIONS.items():
+            if hasattr(socket, name):
+                connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        return reader, writer
+
+
+_BLIP_S: Final = 3.0  # a rebalance, a topic in creation, a new leader
+_QUIET_S: Final = 10.0  # after this time without a message, trouble is over
+_AGAIN_S: Final = 60.0
+_ORDINARY: Final = (
+    "Heartbeat failed for group",
+    "OffsetCommit failed for group",
+)  # while members join and leave
+_log = logging.getLogger("unstable_stream.kafka")
+
+
+class _Digest(logging.Handler):
+    """Reduces aiokafka's own log messages to those that a person at a terminal needs.
+
+    In an outage aiokafka logs several errors a second, and it logs a rebalance as a warning. Important errors
+    reach the caller as exceptions. So an error message is passed to the logger ``unstable_stream.kafka`` only
+    if the trouble lasts, and only once a minute. An error that aiokafka did not expect is passed on at once.
+    A user who configures the logger ``aiokafka`` gets all messages there instead, except logins: debug
+    messages show requests, and a login holds a password.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._since = self._last = self._said = -_AGAIN_S
+
+    def emit(self, record: logging.LogRecord) -> None:
+        now = time.monotonic()
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            _log.error("Kafka client: %s: %s: %s", record.getMessage(), type(error).__name__, error)
+            return
+        if str(record.msg).startswith(_ORDINARY):
+            return
+        if now - self._last > _QUIET_S:
+            self._since = now
+        self._last = now
+        if now - self._since >= _BLIP_S and now - self._said >= _AGAIN_S:
+            self._said = now
+            trouble_s = round(now - self._since)
+            _log.warning("Kafka client: trouble for %d s, trying again: %s", trouble_s, record.getMessage())
+
+
+def _without_logins(record: logging.LogRecord) -> bool:
+    arguments = record.args if isinstance(record.args, tuple) else ()
+    return not any(type(argument).__name__.startswith("Sasl") for argument in arguments)
+
+
+def set_up_aiokafka() -> None:
+    """Have all clients of this process open our connections, and say less unless a logger is configured."""
+    conn.AIOKafkaConnection = _Connection
+    logging.getLogger("aiokafka.conn").addFilter(_without_logins)
+    logger = logging.getLogger("aiokafka")
+    if logger.level == logging.NOTSET and not logger.handlers:
+        logger.addHandler(_Digest())
+        logger.propagate = False
+
 
 _REQUEST_TIMEOUT_MS: Final = 20_000  # longer than a rebalance, which answers a request at its end
 _RETRY_MS: Final = 50

@@ -4,8 +4,8 @@ aiokafka fetches and rebalances in the background; :meth:`KafkaConsumer.poll` ta
 module, never aiokafka, decides the position to read from: the committed one, ``start``, or this member's last
 one.
 
-A consumer of aiokafka that stands still is replaced by another
-(:mod:`~unstable_stream.log.kafka.standstill`). A member then joins its group anew, as after a silence.
+A consumer of aiokafka that stands still is replaced by another (:class:`Standstill`). A member then joins its
+group anew, as after a silence.
 """
 
 import asyncio
@@ -19,15 +19,11 @@ from aiokafka import errors as kafka
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from unstable_stream.console import get_logger
-from unstable_stream.errors import EventLogError, FencedError, LogUnavailableError
-from unstable_stream.log.handles import ConsumerHandle, listed
+from unstable_stream.errors import EventLogError
+from unstable_stream.log.handles import ConsumerHandle
 from unstable_stream.log.kafka.cluster import Brokers
-from unstable_stream.log.kafka.errors import LOST_MEMBERSHIP, is_passing, translating
-from unstable_stream.log.kafka.membership import Membership, ShareAssignor
-from unstable_stream.log.kafka.offsets import KafkaOffsets
-from unstable_stream.log.kafka.readers import stop_reader
-from unstable_stream.log.kafka.reading import Reading
-from unstable_stream.log.kafka.standstill import Standstill
+from unstable_stream.log.kafka.errors import is_passing, translating
+from unstable_stream.log.kafka.reading import KafkaOffsets, Membership, Reading, ShareAssignor, stop_reader
 from unstable_stream.log.kafka.topics import KafkaTopics
 from unstable_stream.log.port import Positions, Start, StoredRecord, TopicPartition
 from unstable_stream.log.topic_drift import WHEN_OPENED, partitions_changed
@@ -40,6 +36,70 @@ OpenReader: TypeAlias = Callable[[], Awaitable[tuple[AIOKafkaConsumer, ShareAssi
 """Opens another consumer of aiokafka for the same group, with its assignor."""
 
 _log = get_logger(__name__)
+
+
+STANDSTILL_S: Final = 30.0
+"""Seconds without a record after which a partition is looked at. A change of leaders takes about ten."""
+_LOOKS: Final = 20
+"""A reader that is asked seldom is not blamed: so often it had the opportunity to read."""
+
+
+class Standstill:
+    """Watches the positions of one reader: records wait, brokers answer, and for long it has read none.
+
+    aiokafka reads in background tasks. In a thousand faults one such reader was seen to read nothing any more
+    after its broker had been killed and had come back, without an error, while others read on. Whoever polls
+    it could wait for ever.
+    """
+
+    def __init__(
+        self,
+        find_ends: Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, int]]],
+        after_s: float = STANDSTILL_S,
+    ) -> None:
+        """Take what asks brokers for the ends of partitions, over other connections than the reader's."""
+        self._find_ends = find_ends
+        self._after_s = after_s
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget all that was seen, and begin to watch."""
+        self._since_s: dict[tuple[TopicPartition, int], float] = {}
+        """By partition and offset, since when the reader is there."""
+        self._asked_s = self._suspected_s = 0.0
+        self._asking: asyncio.Future[Mapping[TopicPartition, int]] | None = None
+        self._suspects: set[tuple[TopicPartition, int]] = set()
+        """Partitions with records behind these positions, when the brokers were asked."""
+        self._looks = 0
+
+    def is_certain(self, positions: Positions) -> bool:
+        """Return true if the reader stands still; it has just tried to read on from ``positions``.
+
+        It waits for nothing.
+        """
+        now_s = asyncio.get_running_loop().time()
+        self._since_s = {stand: self._since_s.get(stand, now_s) for stand in positions.items()}
+        if self._asking is not None and self._asking.done():
+            asking, self._asking = self._asking, None
+            # Where the brokers do not answer, whoever reads waits for them.
+            with contextlib.suppress(EventLogError):
+                ends = asking.result()
+                self._suspected_s, self._looks = now_s, 0
+                self._suspects = {(at, offset) for at, offset in self._since_s if offset < ends.get(at, 0)}
+        self._suspects &= self._since_s.keys()
+        if self._suspects:
+            self._looks += 1
+            return self._looks >= _LOOKS and now_s - self._suspected_s >= self._after_s / 2
+        old = [at for (at, _), since_s in self._since_s.items() if now_s - since_s >= self._after_s]
+        if old and self._asking is None and now_s - self._asked_s >= self._after_s:
+            self._asked_s = now_s
+            self._asking = asyncio.ensure_future(self._find_ends(old))
+        return False
+
+    def end(self) -> None:
+        """Ask nothing more."""
+        if self._asking is not None:
+            self._asking.cancel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +136,6 @@ class KafkaConsumer(ConsumerHandle):
         self._reading = Reading(consumer)
         self._open_reader = open_reader
         self._standstill = Standstill(self._find_ends, standstill_s)
-        self._reopening: asyncio.Future[tuple[AIOKafkaConsumer, ShareAssignor]] | None = None
-        self._leaving: set[asyncio.Task[None]] = set()
         self._hearing: asyncio.Future[Any] | None = None
         self._members = Membership(assignor, self._ring)
         self._taken_over = 0  # version of the share that this member reads now
@@ -93,11 +151,9 @@ class KafkaConsumer(ConsumerHandle):
     # -- reading ----------------------------------------------------------------------------------
 
     async def _poll(self, max_records: int, timeout_s: float) -> list[StoredRecord]:
-        records = await self._next_records(max_records, timeout_s)
-        self._look_for_standstill()
-        return records
-
-    async def _next_records(self, max_records: int, timeout_s: float) -> list[StoredRecord]:
+        # Who takes few records at a time leaves the others in memory: for these nobody waits.
+        if self._standstill.is_certain(self._reading.waiting):
+            await self._read_anew()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         if self._group is not None and not self._consumer.subscription():
@@ -108,7 +164,7 @@ class KafkaConsumer(ConsumerHandle):
             bell = self._bell = loop.create_future()
             if await self._follow_the_group(timeout_s):
                 self._check_open()
-                self._end_hearing()
+                await self._stop_hearing()  # with a share, a fetch raises the same errors
                 try:
                     await self._reading.fetch(enough=max_records)
                 except kafka.KafkaError as error:
@@ -139,43 +195,30 @@ class KafkaConsumer(ConsumerHandle):
     async def _find_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         return await self._log.offsets.end(partitions)
 
-    def _look_for_standstill(self) -> None:
-        """Replace aiokafka's consumer if it stands still; called at the end of each poll."""
-        if self._reopening is None:
-            # Who takes few records at a time leaves the others in memory: for these nobody waits.
-            if not self._standstill.is_certain(self._reading.waiting):
-                return
-            _log.warning(
-                "records wait and are not read: the connection to the brokers is opened anew",
-                group=self._group,
-                positions={str(at): offset for at, offset in sorted(self._reading.positions.items())},
-            )
-            self._reopening = asyncio.ensure_future(self._open_reader())
-        elif self._reopening.done():
-            reopening, self._reopening = self._reopening, None
-            self._standstill = self._standstill.again()
-            try:
-                reader, assignor = reopening.result()
-            except EventLogError as error:
-                _log.warning("not opened, tried again later", group=self._group, reason=str(error))
-                return
-            self._read_through(reader, assignor)
-
-    def _read_through(self, reader: AIOKafkaConsumer, assignor: ShareAssignor) -> None:
+    async def _read_anew(self) -> None:
         """Go on through another consumer of aiokafka from where this one stands."""
+        _log.warning(
+            "records wait and are not read: the connection to the brokers is opened anew",
+            group=self._group,
+            positions={str(at): offset for at, offset in sorted(self._reading.positions.items())},
+        )
+        self._standstill.begin()
+        try:
+            reader, assignor = await self._open_reader()
+        except EventLogError as error:
+            _log.warning("not opened, tried again later", group=self._group, reason=str(error))
+            return
+        if self._closed:
+            await stop_reader(reader)
+            self._check_open()
+        await self._stop_hearing()
         before = self._reading
-        leaving = asyncio.create_task(before.close())
-        self._leaving.add(leaving)
-        leaving.add_done_callback(self._leaving.discard)
-        self._members.close()
-        self._end_asking()
-        self._consumer, self._reading = reader, before.on(reader)
+        self._consumer, self._reading = reader, Reading(reader, before.positions)
         self._members = Membership(assignor, self._ring)
-        self._taken_over = 0
+        self._taken_over, self._owned = 0, {}
         if self._group is None:
             self.read_all(before.positions)
-        else:
-            self._owned = {}
+        await before.close()
 
     async def _follow_the_group(self, timeout_s: float) -> bool:
         """Take over this member's new share; return whether it has one and reads it."""
@@ -206,13 +249,6 @@ class KafkaConsumer(ConsumerHandle):
                 hearing.result()
             except kafka.KafkaError as error:
                 await self._judge(error)
-
-    def _end_hearing(self) -> None:
-        """Forget an answer that came after all: with a share, a fetch raises the same error."""
-        if self._hearing is not None and self._hearing.done():
-            hearing, self._hearing = self._hearing, None
-            if not hearing.cancelled():
-                hearing.exception()
 
     async def _take_over(self, version: int, owned: Mapping[TopicPartition, int]) -> None:
         positions = self._reading.positions
@@ -263,95 +299,31 @@ class KafkaConsumer(ConsumerHandle):
         """Return the next offset of every assigned partition."""
         return dict(self._reading.positions)
 
-    async def committed(self) -> Positions:
-        """Return the committed positions of assigned partitions; none without a group."""
-        self._check_open()
-        if self._group is None:
-            return {}
-        found = await self._log.topics.committed(self._group)
-        return {at: offset for at, offset in found.items() if at in self._owned}
-
-    async def commit(self, positions: Positions | None = None) -> None:
-        """Commit ``positions``; by default all positions that changed since the last commit.
+    async def commit(self, positions: Positions) -> None:
+        """Commit positions.
 
         Raises:
-            FencedError: a partition is no longer this member's; nothing was committed.
+            FencedError: a partition is no longer this member's, or the group divides its partitions anew;
+                nothing was committed.
             EventLogError: the consumer has no group.
             LogUnavailableError: the brokers did not accept the positions in time.
         """
         self._check_open()
-        if positions is None:
-            positions = {at: self._reading.positions[at] for at in self._reading.moved}
-        offsets = {KafkaPartition(*at): offset for at, offset in positions.items()}
-        committed = False
-        try:
-            async with asyncio.timeout(self._log.cluster.delivery_timeout_s):
-                while not committed:
-                    group = await self._claim(positions)
-                    committed = not offsets or await self._commit(group, offsets)
-        except TimeoutError as error:
-            raise LogUnavailableError(
-                f"the positions of group {self._group!r} could not be committed within "
-                f"{self._log.cluster.delivery_timeout_s:g} s: check that the brokers run."
-            ) from error
-        now = self._reading.positions
-        self._reading.moved -= {at for at, offset in positions.items() if now.get(at) == offset}
-
-    async def _commit(self, group: str, offsets: Mapping[Any, int]) -> bool:
-        """Return whether the commit worked; if not, the group is in a rebalance: try again after it."""
-        version = self._members.version
-        with translating(self._log.cluster.location, f"commit positions of group {group!r}"):
-            # The commit has its own task: in a cancelled commit, aiokafka's later errors would be lost.
-            committing = asyncio.create_task(self._consumer.commit(offsets))
-            committing.add_done_callback(_heard)
-            try:
-                await asyncio.shield(committing)
-            except LOST_MEMBERSHIP:
-                if self._members.version == version:  # else the rebalance has ended: no further share comes
-                    self._members.moves()
-                return False
-        return True
-
-    async def _claim(self, positions: Positions) -> str:
-        """Return the group if these partitions are this member's; first wait for the end of a rebalance.
-
-        Raises:
-            FencedError: a partition is not this member's.
-            EventLogError: the consumer has no group or is closed.
-            LogUnavailableError: the rebalance does not end.
-        """
-        self._check_open()
         if self._group is None:
             raise self._without_group()
-        if positions.keys() <= self._owned.keys() and positions:
-            within_s = self._log.cluster.delivery_timeout_s
-            try:
-                async with asyncio.timeout(within_s):
-                    await self._settle()
-            except TimeoutError as error:
-                raise LogUnavailableError(
-                    f"group {self._group!r} is dividing its partitions since {within_s:g} s and more: check "
-                    "that the brokers run, and that no member of the group has stopped answering."
-                ) from error
-            self._check_open()
+        mine = {} if self._members.rebalancing else self._members.owned
         for at in positions:
-            if at not in self._owned or self._members.owned.get(at) != self._owned[at]:
-                raise FencedError(
-                    f"{at} is not assigned to this consumer of group {self._group!r} (it has "
-                    f"{listed(self._members.owned)}): nothing was committed."
-                )
-        return self._group
-
-    async def _settle(self) -> None:
-        """Wait until no rebalance is in progress, or the consumer is closed.
-
-        Who asked for no records for five minutes is out of the group, and aiokafka joins again only while
-        records are asked for: so they are.
-        """
-        while self._members.rebalancing and not self._closed:
-            await self._hear_of_the_group()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._members.settled(), _PAUSE_S)
+            if at not in mine or mine[at] != self._owned.get(at):
+                raise self._not_assigned(at, self._group, mine)
+        if not positions:
+            return
+        offsets = {KafkaPartition(*at): offset for at, offset in positions.items()}
+        with translating(self._log.cluster.location, f"commit positions of group {self._group!r}"):
+            async with asyncio.timeout(self._log.cluster.delivery_timeout_s):
+                # The commit has its own task: in a cancelled commit, aiokafka's later errors would be lost.
+                committing = asyncio.create_task(self._consumer.commit(offsets))
+                committing.add_done_callback(lambda task: task.cancelled() or task.exception())
+                await asyncio.shield(committing)
 
     async def seek(self, positions: Positions) -> None:
         """Go on from these offsets; if one does not exist, the next :meth:`poll` raises.
@@ -363,30 +335,12 @@ class KafkaConsumer(ConsumerHandle):
 
     async def _close(self) -> None:
         self._ring()
-        self._members.close()
         self._standstill.end()
-        asked = self._end_asking()
-        if self._reopening is not None and not self._reopening.done():
-            self._reopening.cancel()
-            asked.append(self._reopening)
-        await asyncio.gather(*asked, *self._leaving, return_exceptions=True)
-        if (
-            self._reopening is not None
-            and not self._reopening.cancelled()
-            and not self._reopening.exception()
-        ):
-            await stop_reader(self._reopening.result()[0])
+        await self._stop_hearing()
         await self._reading.close()
 
-    def _end_asking(self) -> list[asyncio.Future[Any]]:
-        """Cancel what is asked through aiokafka's consumer, and return it."""
-        asked = [] if self._hearing is None else [self._hearing]
-        self._hearing = None
-        for task in asked:
-            task.cancel()
-        return asked
-
-
-def _heard(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()
+    async def _stop_hearing(self) -> None:
+        hearing, self._hearing = self._hearing, None
+        if hearing is not None:
+            hearing.cancel()
+            await asyncio.gather(hearing, return_exceptions=True)

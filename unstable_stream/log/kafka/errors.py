@@ -3,7 +3,7 @@
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeAlias
 
 from aiokafka import errors as kafka
 
@@ -19,7 +19,7 @@ from unstable_stream.log.kafka.location import ENVIRONMENT_PREFIX, KafkaLocation
 FENCED: Final = (kafka.ProducerFenced, kafka.InvalidProducerEpoch)
 """A later producer with the same id has begun, or the brokers aborted a transaction."""
 
-LOST_MEMBERSHIP: Final = (
+_LOST_MEMBERSHIP: Final = (
     kafka.CommitFailedError,
     kafka.IllegalGenerationError,
     kafka.UnknownMemberIdError,
@@ -47,6 +47,59 @@ _LOGIN: Final = (
 )
 
 
+_Kinds: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
+_KNOWN: Final[tuple[tuple[_Kinds, type[EventLogError], str], ...]] = (
+    (
+        kafka.UnsupportedSaslMechanismError,
+        EventLogError,
+        "the brokers do not offer sasl_mechanism={location.sasl_mechanism}; ask who runs them which they "
+        "offer.",
+    ),
+    (
+        _LOGIN,
+        EventLogError,
+        "the brokers refused to log in {location.sasl_username!r} by {location.sasl_mechanism}: check "
+        f"sasl_username, sasl_mechanism and the password in {ENVIRONMENT_PREFIX}SASL_PASSWORD.",
+    ),
+    (
+        ssl.SSLCertVerificationError,
+        EventLogError,
+        "the broker's certificate is not trusted ({error.verify_message}): set ssl_cafile to the certificate "
+        "of the authority that signed it, and use the host name it was made for.",
+    ),
+    (
+        ssl.SSLError,
+        EventLogError,
+        "TLS failed ({error}): check that security_protocol={location.security_protocol} is what this port "
+        "speaks, and whether it wants a client certificate (ssl_certfile, ssl_keyfile).",
+    ),
+    (
+        _FORBIDDEN,
+        EventLogError,
+        "the brokers do not allow it ({kind}: {error}): ask who runs them for the right.",
+    ),
+    (
+        _TOO_LARGE,
+        RecordTooLargeError,
+        "records are larger, as they are sent, than the topic's max.message.bytes, perhaps because it was "
+        "lowered meanwhile: raise it.",
+    ),
+    (
+        kafka.InvalidTimestampError,
+        EventLogError,
+        "the brokers refuse the time of a record, perhaps because it lies in the future: compare the clocks "
+        "of this machine and the brokers.",
+    ),
+    (FENCED, FencedError, "a later producer with the same id has taken over."),
+    (
+        _LOST_MEMBERSHIP,
+        FencedError,
+        "the group divides its partitions anew, and nothing was committed: poll again.",
+    ),
+)
+"""Errors with more to say than their name, what they become, and what is said."""
+
+
 def is_passing(error: BaseException) -> bool:
     """Return whether the same request may succeed later, e.g. a broker restarts or a leader moves."""
     if isinstance(error, (*_LOGIN, *_FORBIDDEN, ssl.SSLCertVerificationError)):
@@ -68,53 +121,14 @@ def translated(error: BaseException, location: KafkaLocation, doing: str) -> Uns
     if isinstance(error, UnstableStreamError):
         return error
     what = f"{location}: could not {doing}: "
-    if isinstance(error, kafka.UnsupportedSaslMechanismError):
-        return EventLogError(
-            f"{what}the brokers do not offer sasl_mechanism={location.sasl_mechanism}; ask who runs them "
-            "which they offer."
-        )
-    if isinstance(error, _LOGIN):
-        return EventLogError(
-            f"{what}the brokers refused to log in {location.sasl_username!r} by {location.sasl_mechanism}: "
-            f"check sasl_username, sasl_mechanism and the password in {ENVIRONMENT_PREFIX}SASL_PASSWORD."
-        )
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return EventLogError(
-            f"{what}the broker's certificate is not trusted ({error.verify_message}): set ssl_cafile to the "
-            "certificate of the authority that signed it, and use the host name it was made for."
-        )
-    if isinstance(error, ssl.SSLError):
-        return EventLogError(
-            f"{what}TLS failed ({error.reason or error}): check that security_protocol="
-            f"{location.security_protocol} is what this port speaks, and whether it wants a client "
-            "certificate (ssl_certfile, ssl_keyfile)."
-        )
-    if isinstance(error, _FORBIDDEN):
-        return EventLogError(
-            f"{what}the brokers do not allow it ({type(error).__name__}: {error}): ask who runs them for "
-            "the right."
-        )
-    if isinstance(error, _TOO_LARGE):
-        return RecordTooLargeError(
-            f"{what}records are larger, as they are sent, than the topic's max.message.bytes, perhaps "
-            "because it was lowered meanwhile: raise it."
-        )
-    if isinstance(error, kafka.InvalidTimestampError):
-        return EventLogError(
-            f"{what}the brokers refuse the time of a record, perhaps because it lies in the future: compare "
-            "the clocks of this machine and the brokers."
-        )
-    if isinstance(error, FENCED):
-        return FencedError(f"{what}a later producer with the same id has taken over.")
+    for kinds, becomes, said in _KNOWN:
+        if isinstance(error, kinds):
+            return becomes(what + said.format(location=location, error=error, kind=type(error).__name__))
+    said = "no answer in time" if isinstance(error, TimeoutError) else str(error).rstrip(".")
+    said = said or type(error).__name__
     if is_passing(error):
-        return LogUnavailableError(f"{what}{_said(error)}. {_checks(location)}")
-    return EventLogError(f"{what}{_said(error)}.")
-
-
-def _said(error: BaseException) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    return str(error).rstrip(".") or type(error).__name__
+        return LogUnavailableError(f"{what}{said}. {_checks(location)}")
+    return EventLogError(f"{what}{said}.")
 
 
 def _checks(location: KafkaLocation) -> str:

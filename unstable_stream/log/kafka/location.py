@@ -9,27 +9,23 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final
+from urllib.parse import unquote
 
 from unstable_stream.errors import ConfigError
 
 SCHEME: Final = "kafka://"
 ENVIRONMENT_PREFIX: Final = "UNSTABLE_STREAM_KAFKA_"
 
-SecurityProtocol: TypeAlias = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-
-_OPTIONS: Final = (
-    "security_protocol",
-    "sasl_mechanism",
-    "sasl_username",
-    "ssl_cafile",
-    "ssl_certfile",
-    "ssl_keyfile",
-    "ssl_check_hostname",
-)
+_CHOICES: Final = {
+    "security_protocol": ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    "sasl_mechanism": ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"),
+    "ssl_check_hostname": ("true", "false"),
+}
+"""The values of options, of which the first one is the default."""
+_FILES: Final = ("ssl_cafile", "ssl_certfile", "ssl_keyfile")
+_OPTIONS: Final = ("security_protocol", "sasl_mechanism", "sasl_username", *_FILES, "ssl_check_hostname")
 _SECRETS: Final = ("sasl_password", "ssl_password")
-_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _DEFAULT_PORT: Final = 9092
 _EXAMPLE: Final = "kafka://host:9092,other:9092?security_protocol=SASL_SSL&sasl_username=me"
 
@@ -40,7 +36,7 @@ class KafkaLocation:
 
     servers: tuple[str, ...]
     """``host:port`` of some brokers, which tell the others."""
-    security_protocol: SecurityProtocol = "PLAINTEXT"
+    security_protocol: str = "PLAINTEXT"
     sasl_mechanism: str | None = None
     sasl_username: str | None = None
     sasl_password: str | None = field(default=None, repr=False)
@@ -86,22 +82,14 @@ def parse_location(text: str, environ: Mapping[str, str]) -> KafkaLocation:
     servers, _, query = rest.partition("?")
     given = _options(query)
     values = {name: environ[_variable(name)] for name in _OPTIONS if environ.get(_variable(name))} | given
-    secrets = {name: environ.get(_variable(name)) or None for name in _SECRETS}
-    protocol = _choice("security_protocol", values.get("security_protocol", "PLAINTEXT"), _PROTOCOLS)
+    for name, choices in _CHOICES.items():
+        values[name] = _choice(name, values.get(name, choices[0]), choices)
+    for name in _FILES:
+        _check_file(name, values.get(name))
+    check_hostname = values.pop("ssl_check_hostname") == "true"
+    secrets: dict[str, Any] = {name: environ.get(_variable(name)) or None for name in _SECRETS}
     location = KafkaLocation(
-        servers=_servers(servers.removesuffix("/")),
-        security_protocol=protocol,  # type: ignore[arg-type]  # one of _PROTOCOLS
-        sasl_mechanism=_choice("sasl_mechanism", values.get("sasl_mechanism", "PLAIN"), _MECHANISMS),
-        sasl_username=values.get("sasl_username"),
-        sasl_password=secrets["sasl_password"],
-        ssl_cafile=_file("ssl_cafile", values),
-        ssl_certfile=_file("ssl_certfile", values),
-        ssl_keyfile=_file("ssl_keyfile", values),
-        ssl_password=secrets["ssl_password"],
-        ssl_check_hostname=_choice(
-            "ssl_check_hostname", values.get("ssl_check_hostname", "true"), ("true", "false")
-        )
-        == "true",
+        _servers(servers.removesuffix("/")), ssl_check_hostname=check_hostname, **secrets, **values
     )
     _check(location, given)
     return location
@@ -129,13 +117,8 @@ def _options(query: str) -> dict[str, str]:
             raise ConfigError(f"unknown Kafka option {name!r}; known are {', '.join(_OPTIONS)}")
         if name in options:
             raise ConfigError(f"the Kafka location has {name} twice")
-        options[name] = _decoded(value)
+        options[name] = unquote(value)  # ``+`` is not changed
     return options
-
-
-def _decoded(value: str) -> str:
-    """Undo percent encoding, the only way to write ``&`` or ``#`` in a value; ``+`` is not changed."""
-    return re.sub(r"%([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), value)
 
 
 def _servers(text: str) -> tuple[str, ...]:
@@ -157,18 +140,14 @@ def _choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     raise ConfigError(f"Kafka option {name} = {value!r}: expected one of {', '.join(choices)}")
 
 
-def _file(name: str, values: Mapping[str, str]) -> str | None:
-    path = values.get(name)
-    if path is None:
-        return None
-    if not Path(path).is_absolute():
+def _check_file(name: str, path: str | None) -> None:
+    if path is not None and not Path(path).is_absolute():
         raise ConfigError(
             f"Kafka option {name} = {path!r}: expected an absolute path, since workers run in other "
             "directories"
         )
-    if not Path(path).is_file():
+    if path is not None and not Path(path).is_file():
         raise ConfigError(f"Kafka option {name} = {path!r}: there is no such file on this machine")
-    return path
 
 
 def _check(location: KafkaLocation, given: Mapping[str, str]) -> None:

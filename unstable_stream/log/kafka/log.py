@@ -17,18 +17,13 @@ from aiokafka import AIOKafkaConsumer
 
 from unstable_stream.errors import EventLogError
 from unstable_stream.log.kafka.append import Appender
-from unstable_stream.log.kafka.cluster import Brokers
-from unstable_stream.log.kafka.connections import curb_aiokafka, use_own_connections
-from unstable_stream.log.kafka.consumer import KafkaConsumer, KafkaParts
+from unstable_stream.log.kafka.cluster import Brokers, set_up_aiokafka
+from unstable_stream.log.kafka.consumer import STANDSTILL_S, KafkaConsumer, KafkaParts
 from unstable_stream.log.kafka.location import KafkaLocation, parse_location
-from unstable_stream.log.kafka.membership import ShareAssignor
-from unstable_stream.log.kafka.offsets import KafkaOffsets
-from unstable_stream.log.kafka.producer import KafkaProducer
-from unstable_stream.log.kafka.readers import open_reader
+from unstable_stream.log.kafka.producer import KafkaProducer, read_names, read_states
+from unstable_stream.log.kafka.reading import KafkaOffsets, ShareAssignor, open_reader
 from unstable_stream.log.kafka.records import prepare
 from unstable_stream.log.kafka.sending import open_sender
-from unstable_stream.log.kafka.standstill import STANDSTILL_S
-from unstable_stream.log.kafka.states import read_names, read_states
 from unstable_stream.log.kafka.topics import KafkaTopics
 from unstable_stream.log.port import Positions, Record, Start, TopicPartition, TopicSpec
 
@@ -36,16 +31,13 @@ from unstable_stream.log.port import Positions, Record, Start, TopicPartition, T
 class KafkaLog:
     """Implements :class:`~unstable_stream.log.port.EventLog` on Kafka."""
 
-    def __init__(
-        self, cluster: Brokers, append_timeout_s: float, session_timeout_s: float, standstill_s: float
-    ) -> None:
+    def __init__(self, cluster: Brokers, session_timeout_s: float, standstill_s: float) -> None:
         """Store the parts; use :meth:`open` instead."""
         self._cluster = cluster
         self._standstill_s = standstill_s
-        self._append_timeout_s = append_timeout_s
         self._session_timeout_s = session_timeout_s
-        self._parts: KafkaParts | None = None
-        self._appender: Appender | None = None
+        self._parts = KafkaParts(cluster, KafkaTopics(cluster), KafkaOffsets(cluster))
+        self._appender = Appender(cluster, self._parts.topics)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open: set[KafkaConsumer | KafkaProducer] = set()
         self._closed = False
@@ -58,7 +50,6 @@ class KafkaLog:
         environ: Mapping[str, str] | None = None,
         connect_timeout_s: float = 15.0,
         delivery_timeout_s: float = 60.0,
-        append_timeout_s: float = 15.0,
         session_timeout_s: float = 10.0,
         standstill_s: float = STANDSTILL_S,
     ) -> Self:
@@ -69,7 +60,6 @@ class KafkaLog:
             environ: completes the location; by default the environment of this process.
             connect_timeout_s: seconds that the first request waits for a broker.
             delivery_timeout_s: seconds that later requests wait for brokers that restart or moved.
-            append_timeout_s: seconds after which brokers abort the unfinished append of a killed process.
             session_timeout_s: seconds of silence after which a group member loses its partitions. A busy
                 event loop makes a member silent.
             standstill_s: seconds after which a consumer that reads none of the records that wait for it opens
@@ -80,24 +70,20 @@ class KafkaLog:
         """
         if isinstance(location, str):
             location = parse_location(location, os.environ if environ is None else environ)
-        curb_aiokafka()
-        use_own_connections()
+        set_up_aiokafka()
         cluster = Brokers(location, connect_timeout_s, delivery_timeout_s)
-        return cls(cluster, append_timeout_s, session_timeout_s, standstill_s)
+        return cls(cluster, session_timeout_s, standstill_s)
 
     def __repr__(self) -> str:
         return f"<KafkaLog {self._cluster.location}>"
 
     def _use(self) -> KafkaParts:
-        """Return the parts; make them at first use."""
+        """Return the parts, in the event loop of the first use."""
         loop = asyncio.get_running_loop()
         if self._closed:
             raise EventLogError("this log is closed; open it again to go on.")
-        if self._parts is None:
-            self._loop = loop
-            self._parts = KafkaParts(self._cluster, KafkaTopics(self._cluster), KafkaOffsets(self._cluster))
-            self._appender = Appender(self._cluster, self._parts.topics, self._append_timeout_s)
-        elif self._loop is not loop:
+        self._loop = self._loop or loop
+        if self._loop is not loop:
             raise EventLogError("this log was used in another event loop: open one for each event loop.")
         return self._parts
 
@@ -143,7 +129,6 @@ class KafkaLog:
         parts = self._use()
         if not records:
             return []
-        assert self._appender is not None
         batch = await prepare(records, parts.topics)
         await self._appender.append(batch)
         return batch.places()
@@ -231,17 +216,14 @@ class KafkaLog:
         """
         if self._closed:
             return
-        parts = self._parts
         try:
             for opened in list(self._open):
                 await opened.close()
-            if self._appender is not None:
-                await self._appender.close()
+            await self._appender.close()
         finally:
             self._closed = True
-            if parts is not None:
-                await parts.offsets.close()
-                await parts.topics.close()
+            await self._parts.offsets.close()
+            await self._parts.topics.close()
 
     async def __aenter__(self) -> Self:
         return self

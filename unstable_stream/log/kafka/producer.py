@@ -10,7 +10,8 @@ it whose id is made of the group and the partition.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from aiokafka import errors as kafka
@@ -21,9 +22,16 @@ from unstable_stream.log.kafka.cluster import Brokers
 from unstable_stream.log.kafka.errors import FENCED, translated
 from unstable_stream.log.kafka.records import RecordBatch, pack, prepare
 from unstable_stream.log.kafka.sending import Sender
-from unstable_stream.log.kafka.states import state_records
 from unstable_stream.log.kafka.topics import KafkaTopics
-from unstable_stream.log.port import Positions, Record, TopicPartition
+from unstable_stream.log.port import (
+    EventLog,
+    Positions,
+    Record,
+    TopicPartition,
+    TopicSpec,
+    partition_for_key,
+)
+from unstable_stream.log.reading import TopicReader, settled_ends
 from unstable_stream.log.topic_drift import check_partition
 
 _SETTLE_S: Final = 5.0
@@ -165,3 +173,79 @@ class KafkaTransaction(TransactionHandle):
 
     async def _end(self) -> None:
         await self._producer.commit(self._batches, self._group, self._positions)
+
+
+# -- saved states -----------------------------------------------------------------------------------
+#
+# They are in one compacted topic of the adapter's own. The scope picks the partition, and scope and name
+# together are the record key. So the states of a scope are the newest records of its keys in one partition,
+# and brokers remove the older ones. The adapter makes the topic when the first state is saved.
+
+STATES: Final = TopicSpec(
+    name="saved-states",
+    partitions=8,
+    cleanup_policy="compact",
+    key="scope and name",
+    writers=("stream processors",),
+    readers=("stream processors",),
+    description="Snapshots of the state of stream processors: disposable.",
+)
+_BETWEEN: Final = "\t"
+
+# Brokers do not compact the segment that is being written. With their defaults (1 GiB, a week) nothing would
+# be compacted for long, and a reader reads all of it.
+_SETTINGS: Final = {
+    "segment.bytes": str(32 * 1024 * 1024),
+    "segment.ms": str(60 * 60 * 1000),
+    "min.cleanable.dirty.ratio": "0.2",
+}
+
+
+async def state_records(topics: KafkaTopics, scope: str, states: Mapping[str, bytes]) -> list[Record]:
+    """Return the records that save states; make the topic if it does not exist."""
+    topic = topics.known(STATES.name)
+    if topic is None:
+        await topics.create([STATES], _SETTINGS)
+        topic = (await topics.find([STATES.name]))[STATES.name]
+    partition = partition_for_key(scope, topic.partitions)
+    now_ms = time.time_ns() // 1_000_000  # brokers begin a new segment by the time of its records
+    return [
+        Record(STATES.name, f"{scope}{_BETWEEN}{name}", state, timestamp_ms=now_ms, partition=partition)
+        for name, state in states.items()
+    ]
+
+
+async def read_states(
+    log: EventLog, topics: KafkaTopics, scope: str, names: Collection[str] | None
+) -> dict[str, bytes]:
+    """Return the states of a scope; see the port."""
+    found = {name: state async for owner, name, state in _states(log, topics, scope) if owner == scope}
+    return {name: state for name, state in found.items() if state and (names is None or name in names)}
+
+
+async def read_names(log: EventLog, topics: KafkaTopics) -> dict[str, list[str]]:
+    """Return the names of all states by scope; see the port."""
+    there: dict[tuple[str, str], bool] = {}
+    async for scope, name, state in _states(log, topics, None):
+        there[scope, name] = bool(state)
+    found: dict[str, list[str]] = {}
+    for scope, name in sorted(key for key, is_there in there.items() if is_there):
+        found.setdefault(scope, []).append(name)
+    return found
+
+
+async def _states(
+    log: EventLog, topics: KafkaTopics, scope: str | None
+) -> AsyncIterator[tuple[str, str, bytes]]:
+    """Yield scope, name and state of all records up to the present ends, or of those where a scope is."""
+    partitions = (await topics.partitions()).get(STATES.name)
+    if partitions is None:
+        return
+    begins = await log.beginning_offsets(STATES.name)
+    ends = await settled_ends(log, (STATES.name,))
+    of_scope = None if scope is None else partition_for_key(scope, partitions)
+    starts = {at: begins[at] if of_scope in (None, at.partition) else end for at, end in ends.items()}
+    async with await TopicReader.open(log, (STATES.name,), starts=starts, ends=ends) as reader:
+        async for record in reader.read_to(ends):
+            owner, _, name = record.key.partition(_BETWEEN)
+            yield owner, name, record.value

@@ -11,8 +11,7 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 
 from unstable_stream.errors import RecordTooLargeError
 from unstable_stream.log.kafka.topics import KafkaTopic, KafkaTopics
-from unstable_stream.log.partitioner import partition_for_key
-from unstable_stream.log.port import Record, StoredRecord, TopicPartition
+from unstable_stream.log.port import Record, StoredRecord, TopicPartition, partition_for_key
 from unstable_stream.log.topic_drift import check_partition
 
 MOST_BYTES_AT_ONCE: Final = 32 * 1024 * 1024

@@ -8,21 +8,20 @@ from typing import Any, Final, Literal
 from aiokafka import errors as kafka
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.client import AIOKafkaClient
-from aiokafka.protocol.metadata import MetadataRequest
 
 from unstable_stream.errors import UnknownTopicError
 from unstable_stream.log.kafka.cluster import Brokers, Lazy
-from unstable_stream.log.kafka.errors import is_passing, translated
+from unstable_stream.log.kafka.errors import translated
 from unstable_stream.log.port import Positions, TopicPartition, TopicSpec
 from unstable_stream.log.topic_drift import WHEN_OPENED, check_partitions, partitions_changed
 
 _UNCLEAN: Final = "unclean.leader.election.enable"
 _IN_SYNC: Final = "min.insync.replicas"
 _BY_SIZE: Final = "retention.bytes"
-_SETTINGS: Final = ("cleanup.policy", "retention.ms", "max.message.bytes", _UNCLEAN, _IN_SYNC, _BY_SIZE)
 _SET_ON_TOPIC: Final = 1  # source of a setting: set on this topic, not a default of the broker or of Kafka
 _GROUPS_AT_ONCE: Final = 16
+_LOOKS: Final = 4
+_LOOK_S: Final = 0.3
 _NAMED: Final = 20  # the most topics named in a message
 
 
@@ -89,50 +88,30 @@ class KafkaTopics:
         return {name: self._known[name] for name in names}
 
     async def _look_for(self, names: Iterable[str]) -> dict[str, KafkaTopic]:
-        """Return these topics.
+        """Return these topics; look again for a new one, of which each broker hears at a time of its own.
 
         Raises:
-            UnknownTopicError: no broker knows one of them.
-            kafka.StaleMetadata: the broker that was asked does not know one yet, but another one does.
+            UnknownTopicError: the brokers that were asked do not know one of them.
+            kafka.StaleMetadata: the broker that was asked does not know the settings of one yet.
         """
-        partitions = await self.partitions()
-        missing = [name for name in names if name not in partitions]
-        if missing:
-            elsewhere = await self._known_to_any_broker()
-            for name in missing:
-                if name not in elsewhere:
-                    self._known.pop(name, None)
-                    known = ", ".join([*partitions][:_NAMED]) or "none"
-                    known += f" and {len(partitions) - _NAMED} more" if len(partitions) > _NAMED else ""
-                    raise UnknownTopicError(
-                        f"unknown topic {name!r}; topics of {self._cluster.location}: {known}. Create it "
-                        "with `unstable-stream topics create`."
-                    )
-            raise kafka.StaleMetadata(f"a broker does not know topic {missing[0]!r} yet")
+        for look in range(1, _LOOKS + 1):
+            partitions = await self.partitions()
+            missing = next((name for name in names if name not in partitions), None)
+            if missing is None:
+                break
+            if look == _LOOKS:
+                self._known.pop(missing, None)
+                known = ", ".join([*partitions][:_NAMED]) or "none"
+                known += f" and {len(partitions) - _NAMED} more" if len(partitions) > _NAMED else ""
+                raise UnknownTopicError(
+                    f"unknown topic {missing!r}; topics of {self._cluster.location}: {known}. Create it "
+                    "with `unstable-stream topics create`."
+                )
+            await asyncio.sleep(_LOOK_S)
         return {
             name: KafkaTopic(name, partitions[name], int(settings["max.message.bytes"][0]))
             for name, settings in (await self._describe(names)).items()
         }
-
-    async def _known_to_any_broker(self) -> set[str]:
-        """Ask every broker that answers: each hears of a new topic at a time of its own."""
-        client = AIOKafkaClient(**self._cluster.settings())
-        try:
-            await self._cluster.start(client.bootstrap, "connect")
-            answers = await asyncio.gather(
-                *(client.send(broker.nodeId, MetadataRequest(None)) for broker in client.cluster.brokers()),
-                return_exceptions=True,
-            )
-        finally:
-            await client.close()
-        known: set[str] = set()
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                if not is_passing(answer):
-                    raise answer
-                continue
-            known |= _partitions(answer.to_object()["topics"]).keys()
-        return known
 
     async def settings(self) -> dict[str, TopicSpec]:
         """Return all topics with their present settings."""
@@ -148,12 +127,11 @@ class KafkaTopics:
         return await self._cluster.ask(look, "read the topics' settings")
 
     async def _describe(self, names: Iterable[str]) -> dict[str, dict[str, tuple[str, int]]]:
-        """Return the value and source of each setting, by topic."""
-        wanted = [ConfigResource(ConfigResourceType.TOPIC, name, dict.fromkeys(_SETTINGS)) for name in names]
-        return await self._settings_of(wanted)
+        """Return the value and source of each setting, by topic.
 
-    async def _settings_of(self, wanted: list[ConfigResource]) -> dict[str, dict[str, tuple[str, int]]]:
-        """Raises kafka.StaleMetadata if a topic is new to the broker that was asked, or was just deleted."""
+        Raises kafka.StaleMetadata if a topic is new to the broker that was asked, or was just deleted.
+        """
+        wanted = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
         if not wanted:
             return {}
         admin = await self._admin.get()
@@ -173,17 +151,6 @@ class KafkaTopics:
             raise translated(kafka.for_code(code)(message or ""), self._cluster.location, doing)
 
     # -- making and changing them -----------------------------------------------------------------
-
-    async def ensure(self, spec: TopicSpec, more: Mapping[str, str]) -> int:
-        """Create a topic of the adapter's own if it is missing, and return the number of its partitions.
-
-        ``more``: settings that a spec has not.
-        """
-        if spec.name not in self._known:
-            if spec.name not in await self.partitions():
-                await self.create([spec], more)
-            await self.find([spec.name])
-        return self._known[spec.name].partitions
 
     async def create(self, specs: Sequence[TopicSpec], more: Mapping[str, str] | None = None) -> None:
         """Create missing topics, with the brokers' default replication.
@@ -244,8 +211,9 @@ class KafkaTopics:
         first. If two processes change one topic at the same moment, one change may be lost.
         """
         await self.find([spec.name for spec in specs], reload=True)
-        resources = [ConfigResource(ConfigResourceType.TOPIC, spec.name) for spec in specs]
-        now = await self._cluster.ask(lambda: self._settings_of(resources), "read the topics' settings")
+        now = await self._cluster.ask(
+            lambda: self._describe(spec.name for spec in specs), "read the topics' settings"
+        )
         changes = []
         for spec in specs:
             kept = {

@@ -7,20 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from unstable_stream.errors import FencedError
-from unstable_stream.log.handles import ConsumerHandle, listed
+from unstable_stream.log.handles import ConsumerHandle
+from unstable_stream.log.local.database import Partition, TopicCatalogue
 from unstable_stream.log.local.groups import (
     Member,
     Owned,
     commit_positions,
-    committed_positions,
     generation_of,
     leave,
     synchronise,
 )
-from unstable_stream.log.local.headers import HeaderStore
 from unstable_stream.log.local.records import (
     Ends,
+    HeaderStore,
     begin_offset,
     check_offset,
     end_offset,
@@ -28,7 +27,6 @@ from unstable_stream.log.local.records import (
     read_fairly,
 )
 from unstable_stream.log.local.threads import ReadThread, WriteThread
-from unstable_stream.log.local.topics import Partition, TopicCatalogue
 from unstable_stream.log.local.wakeups import Doorbell
 from unstable_stream.log.port import Positions, Start, StoredRecord, TopicPartition
 
@@ -50,15 +48,13 @@ class LocalParts:
     doorbell: Doorbell
 
 
-class _GroupMoved:
-    """Members or owners of the group changed since the last synchronisation."""
+_Look: TypeAlias = tuple[int, list[list[StoredRecord]]] | None
+"""The database's version and the records found, by partition; ``None``: members or owners of the group
+changed since the last synchronisation.
+"""
 
-
-_Look: TypeAlias = "_GroupMoved | tuple[int, list[list[StoredRecord]]]"
-"""Or the database's version and the records found, by partition."""
-
-_Begins: TypeAlias = dict[TopicPartition, tuple[Owned, int | None]]
-"""A member's partitions and the offsets to begin at; ``None``: the consumer goes on at its position."""
+_Begins: TypeAlias = dict[TopicPartition, tuple[Owned, int]]
+"""A member's partitions and the offsets to go on from."""
 
 
 class LocalConsumer(ConsumerHandle):
@@ -81,7 +77,6 @@ class LocalConsumer(ConsumerHandle):
             partition.at: Owned(partition, 0, None) for partition, _ in whole
         }
         self._next: dict[TopicPartition, int] = {partition.at: offset for partition, offset in whole}
-        self._unsaved: dict[TopicPartition, int] = {}
         self._order: list[TopicPartition] = list(self._next)
         self._checked = True  # whether the positions were found to lie within the log
         self._generation = -1
@@ -99,7 +94,7 @@ class LocalConsumer(ConsumerHandle):
                 await self._synchronise(self._member)
             found = await self._log.reader.run(self._looker(max_records))
             self._check_open()  # it may have been closed meanwhile
-            if isinstance(found, _GroupMoved):
+            if found is None:
                 self._beat_at = -math.inf
                 continue
             version, groups = found
@@ -134,7 +129,7 @@ class LocalConsumer(ConsumerHandle):
             connection.execute("BEGIN")  # one snapshot: transactions are seen whole or not at all
             try:
                 if member is not None and generation_of(connection, member.group) != generation:
-                    return _GroupMoved()
+                    return None
                 for partition, offset in unchecked:
                     check_offset(connection, partition, offset)
                 return version, read_fairly(connection, headers, wanted, max_records)
@@ -147,7 +142,7 @@ class LocalConsumer(ConsumerHandle):
         records: list[StoredRecord] = []
         for group in groups:
             at = TopicPartition(group[-1].topic, group[-1].partition)
-            self._next[at] = self._unsaved[at] = group[-1].offset + 1
+            self._next[at] = group[-1].offset + 1
             records += group
         # Where there are more partitions than fit in a poll, the next one goes on behind the last served.
         behind = self._order.index(at) + 1
@@ -156,7 +151,7 @@ class LocalConsumer(ConsumerHandle):
 
     async def _synchronise(self, member: Member) -> None:
         log, start = self._log, self._start
-        before = self._assigned
+        before, positions = self._assigned, dict(self._next)
 
         def work(connection: sqlite3.Connection) -> tuple[int, _Begins]:
             generation, owned = synchronise(connection, log.topics, member)
@@ -164,7 +159,7 @@ class LocalConsumer(ConsumerHandle):
             for one in owned:
                 at = one.partition.at
                 if at in before and before[at].generation == one.generation:
-                    begins[at] = (before[at], None)  # goes on where it is
+                    begins[at] = (before[at], positions[at])  # goes on where it is
                 elif one.committed is not None:
                     begins[at] = (one, one.committed)
                 else:
@@ -182,10 +177,7 @@ class LocalConsumer(ConsumerHandle):
     def _take_over(self, generation: int, begins: _Begins) -> None:
         self._generation = generation
         self._assigned = {at: owned for at, (owned, _) in begins.items()}
-        self._next = {at: self._next[at] if begin is None else begin for at, (_, begin) in begins.items()}
-        self._unsaved = {
-            at: offset for at, offset in self._unsaved.items() if at in begins and begins[at][1] is None
-        }
+        self._next = {at: begin for at, (_, begin) in begins.items()}
         self._order = list(self._next)
         self._checked = False
         self._empty_at = None
@@ -198,39 +190,23 @@ class LocalConsumer(ConsumerHandle):
         """Next offset of every assigned partition."""
         return dict(self._next)
 
-    async def committed(self) -> Positions:
-        """The group's committed positions of the assigned partitions that have one; none without a group."""
-        self._check_open()
-        if self._member is None:
-            return {}
-        group = self._member.group
-        committed = await self._log.reader.run(lambda connection: committed_positions(connection, group))
-        return {at: offset for at, offset in committed.items() if at in self._assigned}
-
-    async def commit(self, positions: Positions | None = None) -> None:
-        """Commit ``positions``, by default all that moved since the last commit.
+    async def commit(self, positions: Positions) -> None:
+        """Commit positions.
 
         Raises:
             FencedError: a partition belongs to this member no more; nothing was committed.
             EventLogError: the consumer has no group or is closed.
         """
         self._check_open()
-        positions = dict(self._unsaved if positions is None else positions)
         member = self._member
         if member is None:
             raise self._without_group()
         for at in positions:
             if at not in self._assigned:
-                raise FencedError(
-                    f"{at} is not assigned to this consumer of group {member.group!r} (it has "
-                    f"{listed(self._assigned)}): nothing was committed."
-                )
+                raise self._not_assigned(at, member.group, self._assigned)
         claims = [(self._assigned[at], offset) for at, offset in positions.items()]
         if claims:
             await self._log.writer.run(lambda connection: commit_positions(connection, member, claims))
-        for at, offset in positions.items():
-            if self._unsaved.get(at) == offset:
-                del self._unsaved[at]
 
     async def seek(self, positions: Positions) -> None:
         """Go on from these offsets.
@@ -248,7 +224,6 @@ class LocalConsumer(ConsumerHandle):
 
         await self._log.reader.run(check)
         self._next.update(positions)
-        self._unsaved.update(positions)
         self._empty_at = None
 
     async def _close(self) -> None:

@@ -1,4 +1,4 @@
-"""Open the file of a local log: SQLite in WAL mode, its schema, and the meaning of its errors.
+"""Open the file of a local log: SQLite in WAL mode, its schema, its topics, and the meaning of its errors.
 
 Each partition has a table of its own, keyed by offset: appending to it only ever touches its last page,
 which is as fast as one table for everything and keeps the records of a partition side by side on disk.
@@ -8,11 +8,14 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, TypeVar
 
-from unstable_stream.errors import EventLogError, LogUnavailableError
+from unstable_stream.errors import EventLogError, LogUnavailableError, UnknownTopicError
+from unstable_stream.log.port import TopicPartition, TopicSpec
+from unstable_stream.log.topic_drift import check_partition, check_partitions
 
 Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
 """``FULL``: an acknowledged record survives power loss. ``NORMAL``: it survives ``kill -9``, but a power
@@ -96,6 +99,20 @@ _WAL_PATIENCE_MS: Final = 200
 _FIRST_RETRY_S: Final = 0.0002
 _LONGEST_RETRY_S: Final = 0.005
 _jitter = random.Random()  # not the global generator: games depend on its state
+
+_REMEDIES: Final = {
+    sqlite3.SQLITE_NOTADB: "{path} is not an event log (not a SQLite database): give the path of a log or of "
+    "a file that does not exist.",
+    sqlite3.SQLITE_CORRUPT: "event log {path} is corrupt ({error}): restore a copy, or save what is readable "
+    "with `sqlite3 {name} .recover`.",
+    sqlite3.SQLITE_FULL: "event log {path}: no space left, nothing was appended: free disk space and go on.",
+    **dict.fromkeys(
+        (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY),
+        "event log {path} cannot be opened for writing ({error}): check that it is a file in a directory "
+        "this user may write to.",
+    ),
+}
+"""Message and remedy by the primary code of SQLite's error."""
 
 T = TypeVar("T")
 
@@ -233,9 +250,8 @@ def _retry_while_busy(attempt: Callable[[], T], timeout_s: float) -> T:
         pause_s = min(pause_s * 1.5, _LONGEST_RETRY_S)
 
 
-def _primary_code(error: sqlite3.Error) -> int | None:
-    code: int | None = getattr(error, "sqlite_errorcode", None)
-    return None if code is None else code & 0xFF  # the higher bits only refine it
+def _primary_code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF  # the higher bits only refine it
 
 
 def _is_busy(error: sqlite3.Error) -> bool:
@@ -253,29 +269,119 @@ def explaining(path: str) -> Iterator[None]:
 
 def explain(error: sqlite3.Error, path: str) -> EventLogError:
     """Return our error for one of SQLite's, with the remedy."""
-    code = _primary_code(error)
     if _is_busy(error):
         return LogUnavailableError(
             f"event log {path} stayed locked by another process past the deadline: look for a process that "
             "is stuck while writing, or open the log with a longer busy_timeout_s."
         )
-    if code == sqlite3.SQLITE_NOTADB:
-        return EventLogError(
-            f"{path} is not an event log (not a SQLite database): give the path of a log or of a file that "
-            "does not exist."
-        )
-    if code == sqlite3.SQLITE_CORRUPT:
-        return EventLogError(
-            f"event log {path} is corrupt ({error}): restore a copy, or save what is readable with "
-            f"`sqlite3 {os.path.basename(path)} .recover`."
-        )
-    if code == sqlite3.SQLITE_FULL:
-        return EventLogError(
-            f"event log {path}: no space left, nothing was appended: free disk space and go on."
-        )
-    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY):
-        return EventLogError(
-            f"event log {path} cannot be opened for writing ({error}): check that it is a file in a "
-            "directory this user may write to."
-        )
-    return EventLogError(f"event log {path}: {error}")
+    said = _REMEDIES.get(_primary_code(error), "event log {path}: {error}")
+    return EventLogError(said.format(path=path, error=error, name=os.path.basename(path)))
+
+
+# -- topics and their settings ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition and the number of its table."""
+
+    partition_id: int
+    at: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTopic:
+    """A topic as this log has it."""
+
+    name: str
+    max_message_bytes: int
+    partitions: tuple[Partition, ...]
+
+
+class TopicCatalogue:
+    """All topics, read again when one is asked for that is not known yet.
+
+    Shared by the threads of a log: a reload replaces the mapping as a whole.
+    """
+
+    def __init__(self) -> None:
+        self._topics: Mapping[str, LocalTopic] = {}
+
+    def reload(self, connection: sqlite3.Connection) -> Mapping[str, LocalTopic]:
+        """Read all topics from the log."""
+        partitions: dict[int, list[Partition]] = {}
+        query = """SELECT topic_id, name, partition, partition_id FROM partitions JOIN topics USING (topic_id)
+                   ORDER BY topic_id, partition"""
+        for topic_id, name, number, partition_id in connection.execute(query):
+            partitions.setdefault(topic_id, []).append(Partition(partition_id, TopicPartition(name, number)))
+        query = "SELECT topic_id, name, max_message_bytes FROM topics ORDER BY name"
+        self._topics = {
+            name: LocalTopic(name, limit, tuple(partitions[topic_id]))
+            for topic_id, name, limit in connection.execute(query)
+        }
+        return self._topics
+
+    def find(self, connection: sqlite3.Connection, name: str) -> LocalTopic:
+        """Return a topic; raises :class:`UnknownTopicError` with the names there are."""
+        topic = self._topics.get(name) or self.reload(connection).get(name)
+        if topic is None:
+            known = ", ".join(self._topics) or "none yet"
+            raise UnknownTopicError(
+                f"unknown topic {name!r}; topics of this log: {known}. Create it with create_topics first."
+            )
+        return topic
+
+    def find_partition(self, connection: sqlite3.Connection, at: TopicPartition) -> Partition:
+        """Return a partition; raises :class:`UnknownTopicError` if there is none."""
+        return partition_of(self.find(connection, at.topic), at.partition)
+
+
+def partition_of(topic: LocalTopic, number: int) -> Partition:
+    """Return one partition of a topic; raises :class:`UnknownTopicError` if there is none."""
+    check_partition(topic.name, number, len(topic.partitions))
+    return topic.partitions[number]
+
+
+def create_topics(connection: sqlite3.Connection, specs: Sequence[TopicSpec]) -> None:
+    """Create the topics that do not exist.
+
+    Raises :class:`EventLogError` if an existing one has another number of partitions.
+    """
+    for spec in specs:
+        query = "SELECT count(*) FROM partitions JOIN topics USING (topic_id) WHERE name = ?"
+        (existing,) = connection.execute(query, (spec.name,)).fetchone()
+        check_partitions(spec, existing)
+        if existing:
+            continue
+        topic_id = connection.execute(
+            "INSERT INTO topics (cleanup_policy, retention_ms, max_message_bytes, name) VALUES (?, ?, ?, ?)",
+            _settings(spec),
+        ).lastrowid
+        for number in range(spec.partitions):
+            partition_id = connection.execute(
+                "INSERT INTO partitions (topic_id, partition) VALUES (?, ?)", (topic_id, number)
+            ).lastrowid
+            assert partition_id is not None
+            create_partition_table(connection, partition_id)
+
+
+def alter_topics(connection: sqlite3.Connection, specs: Sequence[TopicSpec]) -> None:
+    """Give existing topics the settings of their spec; raises :class:`UnknownTopicError`."""
+    for spec in specs:
+        changed = connection.execute(
+            "UPDATE topics SET cleanup_policy = ?, retention_ms = ?, max_message_bytes = ? WHERE name = ?",
+            _settings(spec),
+        ).rowcount
+        if not changed:
+            raise UnknownTopicError(f"unknown topic {spec.name!r}: create it with create_topics first.")
+
+
+def _settings(spec: TopicSpec) -> tuple[str, int | None, int, str]:
+    return spec.cleanup_policy, spec.retention_ms, spec.max_message_bytes, spec.name
+
+
+def topic_settings(connection: sqlite3.Connection) -> dict[str, TopicSpec]:
+    """Return the topics as they are declared here."""
+    query = """SELECT name, count(*), cleanup_policy, retention_ms, max_message_bytes
+               FROM topics JOIN partitions USING (topic_id) GROUP BY topic_id ORDER BY name"""
+    return {row[0]: TopicSpec(*row) for row in connection.execute(query)}

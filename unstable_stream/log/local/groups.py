@@ -7,15 +7,78 @@ All functions run inside a transaction.
 """
 
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TypeAlias
 
 from unstable_stream.errors import FencedError
-from unstable_stream.log.local.processes import Liveness, ProcessIdentity, liveness
-from unstable_stream.log.local.topics import Partition, TopicCatalogue
+from unstable_stream.log.local.database import Partition, TopicCatalogue
 from unstable_stream.log.port import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """A process, for all who share its boot and pid namespace.
+
+    The start time tells it from a later process with the same pid.
+    """
+
+    host: str
+    """Boot id and pid namespace."""
+    pid: int
+    started: str
+    """Start time in clock ticks since boot; empty where it cannot be read."""
+
+
+@cache
+def _host() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return os.uname().nodename
+
+
+def _state_and_start(pid: int) -> tuple[str, str] | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    # The second field is the program's name in parentheses and may itself hold spaces and parentheses.
+    fields = stat[stat.rindex(")") + 2 :].split()
+    return fields[0], fields[19]
+
+
+def current_process() -> ProcessIdentity:
+    """Return the identity of this process."""
+    pid = os.getpid()
+    found = _state_and_start(pid)
+    return ProcessIdentity(host=_host(), pid=pid, started=found[1] if found else "")
+
+
+def is_alive(process: ProcessIdentity) -> bool | None:
+    """Return whether ``process`` still runs; a zombie does not.
+
+    ``None``: another container, or a system without ``/proc``. Only a time-out tells.
+    """
+    if process.host != _host():
+        return None
+    try:
+        os.kill(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it exists, under another user
+    found = _state_and_start(process.pid)
+    if found is None or not process.started:
+        return None
+    state, started = found
+    return state not in "ZX" and started == process.started
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +103,8 @@ class Owned:
     committed: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Peer:
-    join_order: int
-    member_id: str
-    topics: tuple[str, ...]
+_Peer: TypeAlias = tuple[str, tuple[str, ...]]
+"""A member's id, and the topics that it reads."""
 
 
 def _now_ms() -> int:
@@ -133,21 +193,21 @@ def _live_peers(connection: sqlite3.Connection, group: int, member: Member) -> t
     peers: list[_Peer] = []
     evicted = False
     rows = connection.execute(
-        """SELECT join_order, member_id, topics, host, pid, started, seen_ms, session_timeout_ms,
+        """SELECT member_id, topics, host, pid, started, seen_ms, session_timeout_ms,
                   max_poll_interval_ms
            FROM members WHERE group_id = ? ORDER BY join_order""",
         (group,),
     ).fetchall()
-    for join_order, member_id, topics, host, pid, started, seen_ms, session_ms, interval_ms in rows:
+    for member_id, topics, host, pid, started, seen_ms, session_ms, interval_ms in rows:
         if member_id != member.member_id:
-            state = liveness(ProcessIdentity(host, pid, started))
-            allowed_ms = interval_ms if state is Liveness.ALIVE else session_ms
+            alive = is_alive(ProcessIdentity(host, pid, started))
+            allowed_ms = interval_ms if alive else session_ms
             # A time of last sign in the future was written before a reboot.
-            if state is Liveness.DEAD or not 0 <= _now_ms() - seen_ms <= allowed_ms:
+            if alive is False or not 0 <= _now_ms() - seen_ms <= allowed_ms:
                 _remove(connection, group, member_id)
                 evicted = True
                 continue
-        peers.append(_Peer(join_order, member_id, tuple(json.loads(topics))))
+        peers.append((member_id, tuple(json.loads(topics))))
     return peers, evicted
 
 
@@ -155,12 +215,12 @@ def _hand_over(
     connection: sqlite3.Connection, topics: TopicCatalogue, group: int, member: Member, peers: list[_Peer]
 ) -> bool:
     """Give the member's surplus away and hand out what nobody owns; return whether owners changed."""
-    names = dict.fromkeys(topic for peer in peers for topic in peer.topics)
+    names = dict.fromkeys(topic for _, topics_of_one in peers for topic in topics_of_one)
     partitions = {
         name: [partition.partition_id for partition in topics.find(connection, name).partitions]
         for name in names
     }
-    target = share_out(partitions, [(peer.member_id, peer.topics) for peer in peers])
+    target = share_out(partitions, peers)
     owners = dict(
         connection.execute("SELECT partition_id, member_id FROM owners WHERE group_id = ?", (group,))
     )

@@ -21,15 +21,13 @@ REMEDY: Final = (
 )
 """The way out for an adapter with a refused field."""
 
-_APPLIED: Final = frozenset({"r", "rank_pattern", "lora_alpha", "alpha_pattern", "use_rslora"})
-
-_SAID_BY_THE_TENSORS: Final = frozenset(
-    {"target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"}
-)
-"""They choose the layers that are adapted: the names of the tensors say the same."""
-
-_WITHOUT_EFFECT: Final = frozenset(
+_UNDERSTOOD: Final = frozenset(
     {
+        # Applied.
+        *("r", "rank_pattern", "lora_alpha", "alpha_pattern", "use_rslora"),
+        # They choose the layers that are adapted: the names of the tensors say the same.
+        *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),
+        # Without effect on what is computed.
         *(
             "auto_mapping",
             "base_model_name_or_path",
@@ -74,14 +72,13 @@ def refused_fields(config: Mapping[str, Any]) -> list[str]:
 
     A field that is not known here, as a newer PEFT may write, is refused unless it is empty.
     """
-    known = _APPLIED | _SAID_BY_THE_TENSORS | _WITHOUT_EFFECT
     found = []
     for name, value in config.items():
         if name == "init_lora_weights":
             # PiSSA, OLoRA, CorDA and LoftQ take their share out of the base model's weights.
             refused = isinstance(value, str) and value.lower() not in _PLAIN_STARTS
         else:
-            refused = name not in known and bool(value) and value != _NEUTRAL.get(name)
+            refused = name not in _UNDERSTOOD and bool(value) and value != _NEUTRAL.get(name)
         if refused:
             found.append(f"{name} = {value!r}")
     return sorted(found)

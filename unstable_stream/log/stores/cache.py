@@ -5,8 +5,8 @@
     checkpoints/KEY/files/…     a fetched directory; KEY is a digest of its address
     checkpoints/KEY/use         locked shared by each process that uses it, and exclusively to evict it
     checkpoints/KEY/fetch       locked exclusively by the one process that fetches into it
-    checkpoints/.gone-KEY-WORD  what was evicted and could not be removed yet
     saving/WORD/…               what a learner of this host saves before it is in the store; WORD is random
+    lock                        locked exclusively to begin to use something, and to evict
 
 Everything here may be deleted while nothing runs: it is fetched again. When the whole exceeds
 ``$UNSTABLE_STREAM_CACHE_GB`` (20), the directories that nobody uses go, the longest unused first. What is in
@@ -17,9 +17,9 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -31,7 +31,6 @@ from unstable_stream.log.stores.store import pause
 CACHE: Final = "UNSTABLE_STREAM_CACHE"
 CACHE_GB: Final = "UNSTABLE_STREAM_CACHE_GB"
 _DEFAULT_GB: Final = 20.0
-_GONE: Final = ".gone-"
 _LOOKS_EVERY_S: Final = 0.05
 
 _log = get_logger(__name__)
@@ -85,9 +84,9 @@ class HostCache:
         """
         with self._in_use(address) as files:
             if not is_whole(files):
-                with _locked(files.parent / "fetch", fcntl.LOCK_EX):
+                with _locked(files.parent / "fetch", fcntl.LOCK_EX), self._writing():
                     if not is_whole(files):
-                        self._fill(files, fetch)
+                        fetch(files)
                 self.evict()
             os.utime(files.parent / "use")
             yield files
@@ -104,60 +103,42 @@ class HostCache:
         """Give a new directory for what is on its way to a store; remove it then, and those of the dead."""
         parent = self.root / "saving"
         with contextlib.ExitStack() as held:
-            try:
-                parent.mkdir(parents=True, exist_ok=True)
+            with self._alone():
+                parent.mkdir(exist_ok=True)
                 for left in parent.iterdir():
                     with (
                         contextlib.suppress(BlockingIOError, FileNotFoundError, NotADirectoryError),
-                        _locked(left, fcntl.LOCK_EX | fcntl.LOCK_NB, create=False),
+                        _locked(left, fcntl.LOCK_EX | fcntl.LOCK_NB, os.O_RDONLY),
                     ):
                         shutil.rmtree(left, ignore_errors=True)
-                made = self._lock_new(parent, held)
-            except OSError as error:
-                raise self._unwritable(error) from error
+                made = Path(tempfile.mkdtemp(dir=parent))
+                held.enter_context(_locked(made, fcntl.LOCK_EX, os.O_RDONLY))
             held.callback(shutil.rmtree, made, ignore_errors=True)
             yield made
 
-    @staticmethod
-    def _lock_new(parent: Path, held: contextlib.ExitStack) -> Path:
-        while True:
-            made = parent / secrets.token_hex(8)
-            made.mkdir()
-            try:
-                held.enter_context(_locked(made, fcntl.LOCK_EX, create=False))
-            except FileNotFoundError:
-                continue  # another process took it for one of a dead process
-            return made
+    def evict(self) -> int:
+        """Remove what nobody uses, the longest unused first, until the rest is within the bound.
 
-    def evict(self) -> list[Path]:
-        """Remove what nobody uses, the longest unused first, until the rest is within the bound."""
-        # What an eviction left that was killed or refused goes first; what stays of it takes up room too.
-        stays = sum(_remove(left) for left in self._directories() if left.name.startswith(_GONE))
-        entries = []
-        for entry in (each for each in self._directories() if not each.name.startswith(_GONE)):
-            with contextlib.suppress(FileNotFoundError):
-                entries.append(((entry / "use").stat().st_mtime_ns, _bytes_of(entry), entry))
-        size = stays + sum(each for _, each, _ in entries)
-        removed = []
-        for _, each, entry in sorted(entries):
-            if size <= self.max_bytes:
-                break
-            with (
-                contextlib.suppress(BlockingIOError, FileNotFoundError),
-                _locked(entry / "use", fcntl.LOCK_EX | fcntl.LOCK_NB, create=False),
-            ):
-                # Out of sight first: whoever waits for this lock looks whether it is still the entry's.
-                aside = entry.with_name(f"{_GONE}{entry.name}-{secrets.token_hex(4)}")
-                entry.rename(aside)
-                removed.append(entry)
-                size += _remove(aside) - each
-        if removed:
-            _log.info("fetched files removed from the cache", directories=len(removed), cache=str(self.root))
-        return removed
-
-    def _directories(self) -> list[Path]:
+        Returns the number of directories. What cannot be removed is counted, and tried, again the next time.
+        """
         parent = self.root / "checkpoints"
-        return [each for each in parent.iterdir() if each.is_dir()] if parent.is_dir() else []
+        removed = 0
+        with self._alone():
+            entries = [(_used_ns(entry), _bytes_of(entry), entry) for entry in parent.glob("*")]
+            size = sum(each for _, each, _ in entries)
+            for _, each, entry in sorted(entries):
+                if size <= self.max_bytes:
+                    break
+                with (
+                    contextlib.suppress(BlockingIOError),
+                    _locked(entry / "use", fcntl.LOCK_EX | fcntl.LOCK_NB),
+                ):
+                    shutil.rmtree(entry, ignore_errors=True)
+                    removed += 1
+                    size -= each
+        if removed:
+            _log.info("fetched files removed from the cache", directories=removed, cache=str(self.root))
+        return removed
 
     def _entry(self, address: str) -> Path:
         return self.root / "checkpoints" / hashlib.sha256(address.encode()).hexdigest()[:32]
@@ -166,52 +147,37 @@ class HostCache:
     def _in_use(self, address: str) -> Iterator[Path]:
         entry = self._entry(address)
         with contextlib.ExitStack() as held:
-            tries = 1000
-            while True:
-                try:
-                    (entry / "files").mkdir(parents=True, exist_ok=True)
-                    held.enter_context(_locked(entry / "use", fcntl.LOCK_SH))
-                except OSError as error:
-                    tries -= 1
-                    if tries and isinstance(error, FileNotFoundError | FileExistsError):
-                        continue  # evicted between the two
-                    raise self._unwritable(error) from error
-                if (entry / "files").is_dir():
-                    break
-                held.close()
+            with self._alone():
+                (entry / "files").mkdir(parents=True, exist_ok=True)
+                held.enter_context(_locked(entry / "use", fcntl.LOCK_SH))
             yield entry / "files"
 
-    def _fill(self, files: Path, fetch: Callable[[Path], None]) -> None:
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let no other process or thread begin to use something, or evict."""
+        with self._writing():
+            self.root.mkdir(parents=True, exist_ok=True)
+            with _locked(self.root / "lock", fcntl.LOCK_EX):
+                yield
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
         try:
-            fetch(files)
+            yield
+        except FileNotFoundError:  # of what is fetched
+            raise
         except OSError as error:
-            if isinstance(error, FileNotFoundError):
-                raise
-            raise self._unwritable(error) from error
-
-    def _unwritable(self, error: OSError) -> StoreError:
-        return StoreError(
-            f"the cache {self.root} cannot be written: {error}; free space there, or name another directory "
-            f"of this host with {CACHE}"
-        )
+            raise StoreError(
+                f"the cache {self.root} cannot be written: {error}; free space there, or name another "
+                f"directory of this host with {CACHE}"
+            ) from error
 
 
-def _remove(directory: Path) -> int:
-    """Remove a directory, and return the bytes of what could not be removed."""
-    refused: list[OSError] = []
-
-    def note(_: object, path: str, why: tuple[type[BaseException], BaseException, object]) -> None:
-        error = why[1]
-        # Another process of this host may be removing the same.
-        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-            refused.append(error)
-
-    shutil.rmtree(directory, onerror=note)
-    if not refused:
+def _used_ns(entry: Path) -> int:
+    try:
+        return (entry / "use").stat().st_mtime_ns
+    except FileNotFoundError:
         return 0
-    stays = _bytes_of(directory)
-    _log.warning("files stay in the cache", directory=str(directory), bytes=stays, reason=str(refused[0]))
-    return stays
 
 
 def _bytes_of(directory: Path) -> int:
@@ -224,34 +190,21 @@ def _bytes_of(directory: Path) -> int:
 
 
 @contextlib.contextmanager
-def _locked(path: Path, how: int, *, create: bool = True) -> Iterator[None]:
-    """Hold a lock that is still that of ``path`` when it is held.
+def _locked(path: Path, how: int, flags: int = os.O_RDWR | os.O_CREAT) -> Iterator[None]:
+    """Hold a lock of a file, by default one that is made where there is none.
 
     Looks again and again rather than sleep in the kernel: a thread that does could not be ended.
     """
-    waits = not how & fcntl.LOCK_NB
-    while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT if create else os.O_RDONLY, 0o666)
-        try:
-            while True:
-                try:
-                    fcntl.flock(handle, how | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    if not waits:
-                        raise
-                    pause(_LOOKS_EVERY_S)
-                else:
-                    break
-            if not _is_still(path, handle):
-                continue
-            yield
-            return
-        finally:
-            os.close(handle)
-
-
-def _is_still(path: Path, handle: int) -> bool:
+    handle = os.open(path, flags, 0o666)
     try:
-        return os.path.samestat(path.stat(), os.fstat(handle))
-    except FileNotFoundError:
-        return False
+        while True:
+            try:
+                fcntl.flock(handle, how | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if how & fcntl.LOCK_NB:
+                    raise
+            pause(_LOOKS_EVERY_S)
+        yield
+    finally:
+        os.close(handle)

@@ -53,10 +53,6 @@ class SnapshotFiles(fsspec.AbstractFileSystem):  # type: ignore[misc]  # fsspec 
         name = self._strip_protocol(path)
         return [name] if name in self._sizes else []
 
-    def exists(self, path: str, **_: Any) -> bool:
-        """Tell whether it is one of the files."""
-        return self._strip_protocol(path) in self._sizes
-
     def modified(self, path: str) -> datetime:
         """Return the same time always."""
         return _NEVER_CHANGED

@@ -48,14 +48,12 @@ _PACKAGES: Final = {
     "az": "adlfs",
 }
 """The package to install, by the first part of an address."""
-_LASTING: Final = frozenset(
-    getattr(errno, name)
-    for name in (
-        *("EACCES", "EDQUOT", "EEXIST", "EINVAL", "EISDIR", "EMSGSIZE", "ENAMETOOLONG", "ENOENT", "ENOSPC"),
-        *("ENOSYS", "ENOTDIR", "ENOTEMPTY", "EPERM", "EREMCHG", "EROFS"),
-    )
-    if hasattr(errno, name)
-)
+_LASTING: Final = {
+    *("EACCES", "EDQUOT", "EEXIST", "EINVAL", "EISDIR", "EMSGSIZE", "ENAMETOOLONG", "ENOENT", "ENOSPC"),
+    *("ENOSYS", "ENOTDIR", "ENOTEMPTY", "EPERM", "EREMCHG", "EROFS"),
+}
+"""Names of numbers of errors of the operating system that do not pass."""
+_NO_ROOM: Final = {"EDQUOT", "EFBIG", "ENOSPC", "EROFS"}
 _PASSING_KINDS: Final = frozenset(
     {
         "ClientConnectionError",  # aiohttp
@@ -70,10 +68,6 @@ _PASSING_KINDS: Final = frozenset(
     }
 )
 """Names of errors that are no ``OSError``, in packages that need not be installed."""
-
-_NO_ROOM: Final = frozenset(
-    getattr(errno, name) for name in ("EDQUOT", "EFBIG", "ENOSPC", "EROFS") if hasattr(errno, name)
-)
 
 _log = get_logger(__name__)
 _ends: ContextVar[threading.Event | None] = ContextVar("waiting_until", default=None)
@@ -118,8 +112,13 @@ def is_passing(error: BaseException) -> bool:
     if isinstance(error, FileNotFoundError | PermissionError | FileExistsError | IsADirectoryError):
         return False
     if isinstance(error, OSError):
-        return error.errno not in _LASTING
+        return _name(error) not in _LASTING
     return any(kind.__name__ in _PASSING_KINDS for kind in type(error).__mro__)
+
+
+def _name(error: OSError) -> str:
+    """Return the name of an error's number, e.g. ``ENOSPC``."""
+    return errno.errorcode.get(error.errno or 0, "")
 
 
 def _status(error: BaseException) -> int | None:
@@ -189,7 +188,7 @@ class Store:
                 self._files.get_file(self._path(name), str(partial))
             except OSError as error:
                 # Reading fills no disk but this host's; what is written to is named in the error otherwise.
-                if error.errno in _NO_ROOM or error.filename in (str(partial), str(partial.parent)):
+                if _name(error) in _NO_ROOM or error.filename in (str(partial), str(partial.parent)):
                     raise _of_this_host(error) from error
                 raise
 
@@ -284,19 +283,17 @@ class Store:
 
     def _call(self, what: str, request: Callable[[], T]) -> T:
         """Return what ``request`` returns; make it again while it fails in a way that passes."""
-        began = time.monotonic()
+        thread, began = threading.get_ident(), time.monotonic()
         pause_s, told_s = _FIRST_PAUSE_S, 0.0
-        with _noted() as note:
+        try:
             while True:
                 try:
                     found = request()
-                except FileNotFoundError as error:
-                    if what.startswith("write"):
+                except (FileNotFoundError, ThisHostError) as error:
+                    if what.startswith("write") and not isinstance(error, ThisHostError):
                         raise StoreError(
                             f"{self.address}: could not {what}: no such place: {error}"
                         ) from error
-                    raise
-                except ThisHostError:
                     raise
                 except Exception as error:
                     waited_s = time.monotonic() - began
@@ -311,15 +308,10 @@ class Store:
                             "this host"
                         ) from error
                     if waited_s >= told_s:
-                        _log.warning(
-                            "waiting for the store",
-                            store=self.address,
-                            wanted=what,
-                            reason=reason,
-                            waited_s=round(waited_s),
-                        )
+                        told = {"store": self.address, "wanted": what, "waited_s": round(waited_s)}
+                        _log.warning("waiting for the store", reason=reason, **told)
                         told_s = waited_s + _TOLD_EVERY_S if waited_s else _LONGEST_PAUSE_S
-                    note(began)
+                    _waiting[thread] = began
                     pause(pause_s)
                     pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
                 else:
@@ -327,6 +319,8 @@ class Store:
                         waited_s = time.monotonic() - began
                         _log.warning("the store answers again", store=self.address, waited_s=round(waited_s))
                     return found
+        finally:
+            _waiting.pop(thread, None)
 
     def _refusal(self, what: str, error: Exception) -> Exception:
         if isinstance(error, PermissionError) or type(error).__name__.endswith("CredentialsError"):
@@ -341,16 +335,6 @@ class Store:
 
 def _of_this_host(error: OSError) -> ThisHostError:
     return ThisHostError(error.errno, error.strerror or str(error), error.filename)
-
-
-@contextmanager
-def _noted() -> Iterator[Callable[[float], None]]:
-    """Give a function that notes since when this thread waits, and forget it at the end."""
-    thread = threading.get_ident()
-    try:
-        yield lambda began: _waiting.__setitem__(thread, began)
-    finally:
-        _waiting.pop(thread, None)
 
 
 def _client(address: str) -> tuple[Any, str]:  # fsspec has no types

@@ -25,7 +25,7 @@ from typing import Final, Protocol
 from unstable_stream.console import get_logger
 from unstable_stream.errors import EventLogError, LogUnavailableError, OffsetOutOfRangeError
 from unstable_stream.log.port import Consumer, EventLog, Positions, StoredRecord, TopicPartition
-from unstable_stream.log.reading import any_record, ends_of, high_watermarks_of, read_on
+from unstable_stream.log.reading import any_record, ends_of, offsets_of, read_on
 
 JOIN_S: Final = 10.0
 """Seconds. A member without a partition after this time gets none: there are more members than partitions."""
@@ -190,7 +190,7 @@ class _Loop:
         ready, moved_at = False, _now()
         while not self.stop.is_set() or self.drain:
             if self.stop.is_set() and ends is None:
-                ends, moved_at = await high_watermarks_of(self.log, self.topics), _now()
+                ends, moved_at = await offsets_of(self.log.high_watermarks, self.topics), _now()
             records = await self._gather(_DRAIN_S if ends is not None else self.pace.wait_s)
             await self.sink.process(records, self._read_up_to())
             if self.stop.is_set() and not self.drain:

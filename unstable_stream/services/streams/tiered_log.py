@@ -10,10 +10,9 @@ Only consumers without a group read from the archive. All else is the log's own.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final, cast
 
 from unstable_stream.archive.records import RecordReader
-from unstable_stream.log.forwarding import ForwardingLog
 from unstable_stream.log.port import Consumer, EventLog, Positions, Start, StoredRecord, TopicPartition
 from unstable_stream.log.stores.archive_address import ArchiveAddress, archive_exists
 from unstable_stream.services.streams.ordered_history import record_of_row
@@ -43,19 +42,25 @@ async def with_archive(log: EventLog, archive: ArchiveAddress) -> AsyncIterator[
             first = max([first, *(stop for _, stop in missing.get(at, ()))])
             if first < begin <= end:
                 ranges[at] = first, begin
-        yield _TieredLog(log, reader, ranges)
+        yield cast(EventLog, _TieredLog(log, reader, ranges))
     finally:
         await asyncio.to_thread(reader.release)
 
 
-class _TieredLog(ForwardingLog):
+class _TieredLog:
+    """A log with the three answers that what was deleted changes."""
+
     def __init__(
         self, log: EventLog, reader: RecordReader, ranges: Mapping[TopicPartition, tuple[int, int]]
     ) -> None:
         """``ranges``: the offsets to read from the archive, the first one and the one after the last."""
-        super().__init__(log)
+        self._inner = log
         self._reader = reader
         self._ranges = ranges
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what is the log's own."""
+        return getattr(self._inner, name)
 
     async def consumer(
         self, topics: Sequence[str], group: str | None = None, start: Start = "beginning"
@@ -100,7 +105,6 @@ class _TieredConsumer:
         self._archived: dict[TopicPartition, int] = {}
         """The next offsets of partitions that are read from the archive now."""
         self.assignment = inner.assignment
-        self.committed = inner.committed
         self.commit = inner.commit
         self.close = inner.close
 

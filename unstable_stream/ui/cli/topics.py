@@ -228,7 +228,7 @@ def _strimzi(
 def _asyncapi() -> None:
     """Print the AsyncAPI 3.0 document: every topic, who sends and receives on it, and its messages.
 
-    Example: unstable-stream topics asyncapi > topics/asyncapi.json
+    Example: unstable-stream topics asyncapi > asyncapi.json
     """
     from unstable_stream.api.topics import asyncapi
 

@@ -207,7 +207,7 @@ class PluginSink:
         gained = assigned - self._open.keys()
         if not gained:
             return {}
-        committed = await self.consumer.committed()
+        committed = await self.log.committed_positions(self._group)
         stored = {at: await self._stored(at, committed) for at in sorted(gained)}
         begins = await self._beginnings(stored)
         self._open |= begins

@@ -1,13 +1,12 @@
-"""The AsyncAPI 3.0 document of the whole system: every topic, its senders and receivers, its messages.
+"""The AsyncAPI 3.0 document of the whole system, and the JSON Schema of each event, for other systems.
 
-msgspec derives the schemas from the event classes. They use the dialect that every AsyncAPI tool must know
-(JSON Schema draft 7), so arrays of fixed positions become ``items`` lists. The document is also stored, as
-``topics/asyncapi.json``.
+The document has every topic, its senders and receivers, its messages. msgspec derives the schemas from the
+event classes. They use the dialect that every AsyncAPI tool must know (JSON Schema draft 7), so arrays of
+fixed positions become ``items`` lists. ``topics/asyncapi.json`` and ``topics/schemas/`` hold both.
 
 Sources: AsyncAPI specification 3.0.0; its Kafka bindings 0.5.0; CloudEvents Kafka protocol binding 1.0.
 """
 
-import json
 import re
 from collections.abc import Iterable
 from typing import Any, Final
@@ -21,9 +20,20 @@ from unstable_stream.version import __version__
 _BINDING_VERSION: Final = "0.5.0"
 
 
-def document_text() -> str:
-    """Return the document as it is stored in ``topics/asyncapi.json``."""
-    return json.dumps(document(), indent=2) + "\n"
+def schema_file_name(event_type: str) -> str:
+    """Return the file name of an event's schema, e.g. ``trajectory.v1.json``."""
+    return f"{event_type}.v{EVENT_TYPES[event_type].SCHEMA_VERSION}.json"
+
+
+def event_schema(event_type: str) -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of an event's body."""
+    (head,), named = event_schemas([EVENT_TYPES[event_type]])
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": schema_uri(event_type, EVENT_TYPES[event_type].SCHEMA_VERSION),
+        **head,
+        "$defs": named,
+    }
 
 
 def document() -> dict[str, Any]:
