@@ -12,10 +12,9 @@ from pathlib import Path
 
 from infra.kafka.brokers import KafkaCluster
 from tests.chaos.endpoint import BadEndpoint
-from tests.chaos.faults import faults_for
-from tests.chaos.orders import Orders
+from tests.chaos.faults import Orders, faults_for
 from tests.chaos.runs import RunResult, Setting, do_faults_to_one_run
-from tests.chaos.table import RESULTS, read_results, write_tables
+from tests.chaos.table import RESULTS, read_results, write_table
 from tests.conftest import free_port_pair
 from tests.whole_run.processes import History
 
@@ -92,7 +91,7 @@ async def do_faults(
                 done.append(result)
                 with (results / RESULTS).open("a") as file:
                     file.write(result.model_dump_json() + "\n")
-                write_tables(results)
+                write_table(results)
                 if result.failure:
                     await history.close()
                     history = None

@@ -1,14 +1,19 @@
 """A chat endpoint that fails as endpoints do: it refuses, limits, stalls, hangs up and talks nonsense."""
 
 import asyncio
-import json
 import random
 import threading
 from collections import Counter
 from types import TracebackType
 from typing import Self
 
+from tests.inference.endpoint import Answer, Endpoint, completion
+
 _STALL_S = 3.0
+
+
+class _HungUpError(Exception):
+    """A request gets no answer at all."""
 
 
 class BadEndpoint:
@@ -18,6 +23,8 @@ class BadEndpoint:
         """``bad`` is the share of requests that get no proper answer."""
         self._random = random.Random(seed)
         self._bad = bad
+        self._endpoint = Endpoint()
+        self._endpoint.answer = self._answer
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.answered: Counter[str] = Counter()
@@ -43,35 +50,25 @@ class BadEndpoint:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            headers = {
-                name: text for name, _, text in (line.partition(":") for line in head.lower().splitlines())
-            }
-            await reader.readexactly(int(headers["content-length"]))
-            kind = "answer"
-            if self._random.random() < self._bad:
-                kind = self._random.choice(["limited", "failed", "refused", "nonsense", "stalled", "hung up"])
-            self.answered[kind] += 1
-            if kind == "stalled":
-                await asyncio.sleep(_STALL_S)
-            if kind != "hung up":
-                writer.write(_response(kind, self._random.randrange(16), headers.get("authorization", "")))
-                await writer.drain()
+            await self._endpoint.serve(reader, writer)
+        except _HungUpError:
+            pass  # as it is to
         except (ConnectionError, asyncio.IncompleteReadError):
             self.answered["client gone"] += 1  # its worker was killed
         finally:
             writer.close()
 
-
-def _response(kind: str, cell: int, key: str) -> bytes:
-    status = {"limited": 429, "failed": 500, "refused": 400}.get(kind, 200)
-    body = json.dumps({"error": {"message": f"{kind}: {key}"}}).encode()
-    if kind == "nonsense":
-        body = b"<html>a proxy was here</html>"
-    elif status == 200:
-        message = {"role": "assistant", "content": f"[{cell}]"}
-        choice = {"index": 0, "finish_reason": "stop", "message": message}
-        answer = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
-        body = json.dumps(answer).encode()
-    head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\nretry-after-ms: 5\r\n"
-    return f"{head}connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+    async def _answer(self, number: int, body: object) -> Answer:
+        kind = "answer"
+        if self._random.random() < self._bad:
+            kind = self._random.choice(["limited", "failed", "refused", "nonsense", "stalled", "hung up"])
+        self.answered[kind] += 1
+        if kind == "hung up":
+            raise _HungUpError
+        if kind == "stalled":
+            await asyncio.sleep(_STALL_S)
+        if kind == "nonsense":
+            return 200, b"<html>a proxy was here</html>"
+        if status := {"limited": 429, "failed": 500, "refused": 400}.get(kind):
+            return status, {"error": {"message": f"{kind}: {self._endpoint.heads[-1]}"}}  # with the key
+        return completion(f"[{self._random.randrange(16)}]", "stop")

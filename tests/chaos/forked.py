@@ -41,7 +41,6 @@ _PRELOADED = [
     "unstable_stream.services.launch.launcher",
     "unstable_stream.log.kafka.log",
     "unstable_stream.history.proofs.verify",
-    "unstable_stream.history.proofs.verify",
     "unstable_stream.services.streams.plugins.host",
     "unstable_stream.inference.tiny_player",
     "unstable_stream.services.tracking.terminal_interface",

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.campaign import do_faults
-from tests.chaos.faults import LAUNCHER_DIED, NEVER_RETURNS
-from tests.chaos.orders import CONTROL_ENV
+from tests.chaos.faults import CONTROL_ENV, LAUNCHER_DIED, NEVER_RETURNS
 from tests.chaos.runs import KEY_ENV
 from tests.chaos.table import lines, read_results
 

@@ -13,7 +13,7 @@ import yaml
 from tests.infra.certificates import made_certificate
 from unstable_stream.log.topics import load_topics
 from unstable_stream.log.topics import manifests as topic_manifests
-from unstable_stream.services.workers.archiver_start import ARCHIVER_GROUP
+from unstable_stream.services.workers.retention import ARCHIVER_GROUP
 
 pytestmark = pytest.mark.longer
 

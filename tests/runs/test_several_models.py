@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from tests.builders import made
-from tests.services.workers.test_game_schedule import RUN, config
-from tests.services.workers.test_several_models import SEATS, checkpoint, update
+from tests.services.workers.test_game_schedule import RUN, checkpoint, config, update
+from tests.services.workers.test_several_models import SEATS
 from unstable_stream.algorithms.rolling_metrics import MetricsProcessor
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import Event, GameOutcome, LearnerUpdate, RunStarted, SeatResult, event_id
@@ -45,10 +45,12 @@ def history(second: int = 2) -> list[Event]:
     """Return three updates of the first model, and so many of the second, each with its checkpoint."""
     made: list[Event] = [run_started()]
     for model, updates in (("first", 3), ("second", second)):
-        made.append(checkpoint(model, 0))
+        made.append(checkpoint(0, model))
         for number in range(1, updates + 1):
-            named = msgspec.structs.replace(update(model, number, 1), model_uid=f"ckpt-{model}-{number:06d}")
-            made += [named, checkpoint(model, number)]
+            named = msgspec.structs.replace(
+                update(number, 1, model=model), model_uid=f"ckpt-{model}-{number:06d}"
+            )
+            made += [named, checkpoint(number, model)]
     return made
 
 
@@ -94,7 +96,7 @@ def test_the_audit_misses_what_one_model_lacks() -> None:
         for event in history()
     ]
     assert problems(wrong) == ["wrong checkpoint: update second/2 names checkpoint ckpt-first-000002"]
-    twice = msgspec.structs.replace(update("second", 2, 1), event_id=event_id(RUN, "another"))
+    twice = msgspec.structs.replace(update(2, 1, model="second"), event_id=event_id(RUN, "another"))
     assert any("update second/2 was made before" in problem for problem in problems([*history(), twice]))
 
 
@@ -204,8 +206,8 @@ def test_metrics_have_the_name_of_their_model() -> None:
     ] * 2
     again = MetricsProcessor(RUN)
     again.load_state(processor.state())
-    assert list(again.handle(update("second", 2, 1))) == []
-    assert len(again.handle(update("second", 3, 1))) == 1
+    assert list(again.handle(update(2, 1, model="second"))) == []
+    assert len(again.handle(update(3, 1, model="second"))) == 1
 
 
 def test_a_models_first_rating_is_not_inherited_from_another_model() -> None:

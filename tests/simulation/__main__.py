@@ -23,7 +23,7 @@ def main() -> int:
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
     from tests.simulation.broken import mistaken
-    from tests.simulation.many import run_many, run_one
+    from tests.simulation.simulate import run_many, run_one
 
     def run(start: int) -> int:
         if arguments.seed is not None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import SimpleNamespace, TracebackType
 from typing import Any, Final, Self
+from unittest.mock import patch
 
 from tests.simulation.log import SimulatedProducer, SimulatedTransaction
 from unstable_stream.events.id_sets import IndexSet
@@ -17,7 +18,7 @@ from unstable_stream.log.local.log import LocalProducer
 from unstable_stream.log.port import Positions, Record
 from unstable_stream.services.workers.collector import Collector
 from unstable_stream.services.workers.collector_snapshot import CollectorSnapshots
-from unstable_stream.services.workers.rollout import _Publisher
+from unstable_stream.services.workers.rollout import RolloutWorker
 
 
 class _Apart:
@@ -93,26 +94,26 @@ def _unchecked_fence() -> dict[tuple[Any, str], Any]:
 
 
 def _game_in_parts() -> dict[tuple[Any, str], Any]:
-    publish = _Publisher.publish
+    publish = RolloutWorker._publish
 
-    async def one_by_one(self: _Publisher, records: Sequence[Record]) -> None:
+    async def one_by_one(self: RolloutWorker, records: Sequence[Record]) -> None:
         for record in reversed(records):
             await publish(self, [record])
 
-    return {(_Publisher, "publish"): one_by_one}
+    return {(RolloutWorker, "_publish"): one_by_one}
 
 
 def _early_snapshots() -> dict[tuple[Any, str], Any]:
     states = CollectorSnapshots._states
 
-    def with_the_state_before(
-        self: CollectorSnapshots, log_id: str, positions: Positions, schedule: Any, measuring: Any
-    ) -> Any:
+    def with_the_state_before(self: CollectorSnapshots, log_id: str, positions: Positions) -> Any:
+        schedule, measuring = self._schedule, self._measuring
         now = (schedule.state(), dict(schedule.checkpoints), measuring.state())
         state, checkpoints, measured = vars(self).get("before", now)
         vars(self)["before"] = now
         late = SimpleNamespace(state=lambda: state, checkpoints=checkpoints)
-        return states(self, log_id, positions, late, SimpleNamespace(state=lambda: measured))  # type: ignore[arg-type]
+        with patch.multiple(self, _schedule=late, _measuring=SimpleNamespace(state=lambda: measured)):
+            return states(self, log_id, positions)
 
     return {(CollectorSnapshots, "_states"): with_the_state_before}
 

@@ -1,18 +1,25 @@
-"""Run one seed: a whole run of the real services under faults, then the proofs."""
+"""Run seeds: each is a whole run of the real services under faults, then the proofs."""
 
 import asyncio
 import contextlib
+import logging
+import multiprocessing
 import shutil
+import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from tests.simulation.checks import check_all
 from tests.simulation.loop import SimulatedLoop, StuckError, simulated_clock
-from tests.simulation.scenario import Scenario, draw_scenario, run_config
+from tests.simulation.scenario import draw_scenario, run_config
 from tests.simulation.services import RUN, Services
 from tests.simulation.stand_ins import PretendLearner, tokenizer
 from tests.simulation.world import MARK, FoundError, World
@@ -25,6 +32,7 @@ from unstable_stream.services.streams.fold_sink import FoldSink
 from unstable_stream.services.streams.snapshots import SnapshotPace
 from unstable_stream.services.workers import learner_core, rollout
 
+_REPORT_S = 10.0
 _ENOUGH_S = 3600.0
 """Simulated seconds after the last fault in which a run must end."""
 
@@ -47,16 +55,15 @@ class Outcome:
     """Real ones."""
 
 
-def simulate(seed: int, *, traced: bool = False, scenario: Scenario | None = None) -> Outcome:
+def simulate(seed: int, *, traced: bool = False) -> Outcome:
     """Run a seed to its end.
 
     Args:
         seed: decides on everything.
         traced: print what happens.
-        scenario: instead of the seed's own.
     """
     began = time.perf_counter()
-    scenario = scenario or draw_scenario(seed)
+    scenario = draw_scenario(seed)
     loop = SimulatedLoop(seed)
     directory = Path(tempfile.mkdtemp(prefix="simulation-", dir=_memory()))
     found: str | None = None
@@ -192,3 +199,60 @@ def _stand_ins(world: World) -> Iterator[None]:
 def _memory() -> str | None:
     """Return a directory in memory, where there is one: the files of a seed are small and many."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+def quiet() -> None:
+    """Silence what services say about faults, thousands of which happen."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")  # of what killed processes have left open
+
+
+def run_one(seed: int, *, traced: bool) -> int:
+    """Run one seed and print what came of it; return the exit code."""
+    quiet()
+    print(draw_scenario(seed))
+    outcome = simulate(seed, traced=traced)
+    print(_line(outcome))
+    print("faults:", dict(sorted(outcome.faults.items())))
+    if outcome.found is not None:
+        print(outcome.found)
+    return int(outcome.found is not None)
+
+
+def run_many(seeds: Sequence[int], *, jobs: int, keep_going: bool) -> int:
+    """Run seeds and print what came of them; return the exit code."""
+    quiet()
+    began = told = time.monotonic()
+    faults: Counter[str] = Counter()
+    findings: list[Outcome] = []
+    done, simulated_s = 0, 0.0
+    with multiprocessing.get_context("fork").Pool(jobs, maxtasksperchild=200) as pool:
+        for outcome in pool.imap_unordered(simulate, seeds):
+            done += 1
+            simulated_s += outcome.simulated_s
+            faults.update(outcome.faults)
+            if outcome.found is not None:
+                findings.append(outcome)
+                print(f"\nseed {outcome.seed}: {outcome.found[:2000]}")
+                print(f"replay it: python -m tests.simulation --seed {outcome.seed} --trace", flush=True)
+                if not keep_going:
+                    pool.terminate()
+                    break
+            if time.monotonic() - told >= _REPORT_S:
+                told = time.monotonic()
+                print(f"{done} of {len(seeds)} seeds, {len(findings)} found", file=sys.stderr, flush=True)
+    print(
+        f"{done} seeds in {time.monotonic() - began:.0f} s: {simulated_s / 3600:.1f} simulated hours, "
+        f"{sum(faults.values())} faults ({', '.join(f'{n} {kind}' for kind, n in faults.most_common())})"
+    )
+    print(f"found: {len(findings)}" + (f" {sorted(one.seed for one in findings)}" if findings else ""))
+    return int(bool(findings))
+
+
+def _line(outcome: Outcome) -> str:
+    return (
+        f"seed {outcome.seed}: {'nothing found' if outcome.found is None else 'FOUND'}; "
+        f"{outcome.simulated_s:.0f} simulated s, {outcome.steps} steps, "
+        f"{outcome.changes} changes of the log, {outcome.seconds:.2f} s; trace {outcome.digest}"
+    )

@@ -88,9 +88,9 @@ async def test_a_run_outlives_the_death_of_one_of_its_learners(tmp_path: Path) -
     settings = ["learner.num_learners=2", "learner.iterations=6", "learner.save_every=2"]
     async with LaunchedRun.train(tmp_path / "run", *settings, "learner.dtype=float32") as run:
         await run.until("an update after the first save", lambda seen: len(seen.of(LearnerUpdate)) > 2)
-        killed = await run.kill("learner_ranks import serve")
+        killed = await run.kill("learner_core import serve")
         await run.until("its end", lambda _: not still_runs(killed))
-        assert (await run.find("learner_ranks import serve")).pid != killed
+        assert (await run.find("learner_core import serve")).pid != killed
         assert await run.end() == 0, run.told()
         assert run.left_behind() == []
         (end,) = run.history.of(RunFinished)

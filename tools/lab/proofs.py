@@ -22,7 +22,7 @@ from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog, Positions, TopicPartition
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.topics import load_topics
-from unstable_stream.services.workers.archiver_start import ARCHIVER_GROUP
+from unstable_stream.services.workers.retention import ARCHIVER_GROUP
 
 DEADLINE_S: Final = 600.0
 _TRIES: Final = 5

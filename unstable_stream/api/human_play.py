@@ -287,7 +287,7 @@ class HumanGame:
 
     async def _play_recorded(self, players: "dict[int, Player]") -> None:
         from unstable_stream.games.play import play_game
-        from unstable_stream.services.workers.hung_games import abandoned
+        from unstable_stream.services.workers.rollout import abandoned
 
         async with self._place.opened_log() as log:
             run = await start_run(log, self._terms.config, self.run_id, self._terms.fork)

@@ -29,8 +29,9 @@ from unstable_stream.events.games import (
     Turn,
     are_partners,
 )
-from unstable_stream.events.ids import event_id, game_id, named_id, step_id, step_ids, trajectory_id
+from unstable_stream.events.ids import event_id, game_id, named_id, now_ms, step_id, step_ids, trajectory_id
 from unstable_stream.events.runs import (
+    UNREADABLE,
     AdapterProbe,
     AdapterProof,
     Checkpoint,
@@ -65,6 +66,7 @@ __all__ = [
     "MOST_LEVELS",
     "ON_ENGINE",
     "OVERALL",
+    "UNREADABLE",
     "Action",
     "AdapterProbe",
     "AdapterProof",
@@ -107,6 +109,7 @@ __all__ = [
     "game_id",
     "is_checkpoint_uid",
     "named_id",
+    "now_ms",
     "pack_floats",
     "pack_tokens",
     "packed_length",

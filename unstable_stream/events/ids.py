@@ -5,6 +5,7 @@ and counted once. UUID version 5 is defined in RFC 9562, section 5.5.
 """
 
 import hashlib
+import time
 import uuid
 from typing import Final
 
@@ -23,6 +24,11 @@ def event_id(run_id: str, kind: str, *natural_key: object) -> str:
     hashed = _HASH.copy()
     hashed.update("\x1f".join((run_id, kind, *map(str, natural_key))).encode())
     return _uuid_5(hashed.hexdigest())
+
+
+def now_ms() -> int:
+    """Return the time as events record it, Unix milliseconds."""
+    return time.time_ns() // 1_000_000
 
 
 def _uuid_5(text: str) -> str:

@@ -255,6 +255,10 @@ class AdapterProof(Event, frozen=True, kw_only=True, tag="adapter-proof"):
     """Milliseconds that the engine took to score and compare."""
 
 
+UNREADABLE: Final = "unreadable"
+"""The reason of the drop of a step whose trajectory cannot be decoded."""
+
+
 class DroppedStep(msgspec.Struct, frozen=True, array_like=True):
     """A step that will never be trained on."""
 

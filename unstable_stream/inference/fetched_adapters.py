@@ -3,6 +3,8 @@
 Engines load files. An adapter at an address is fetched into the cache of the engine's host before the first
 request for it, and kept there while requests use it. Its directory depends on the address alone, so that one
 that was evicted and fetched again is the same adapter to the engine.
+
+Of an engine that proves no adapters, each is said once to play unproven, after its file was compared.
 """
 
 import asyncio
@@ -22,6 +24,7 @@ from unstable_stream.errors import (
     EngineError,
     StoreUnavailableError,
 )
+from unstable_stream.inference.adapter_proof import AdapterProver
 from unstable_stream.inference.engine import (
     Adapter,
     AdapterResult,
@@ -64,6 +67,8 @@ class FetchingEngine:
     def __init__(self, engine: Engine, cache: HostCache | None = None) -> None:
         """``cache``: by default that of this host."""
         self.engine: Final = engine
+        self._unproven = None if isinstance(engine, ProvesAdapters) else AdapterProver(dtype="")
+        self._checked: set[str] = set()
         self._cache = cache
         self._fetched: OrderedDict[tuple[str, str | None], _Fetched] = OrderedDict()
         """By address and digest, the longest unused first."""
@@ -80,7 +85,7 @@ class FetchingEngine:
             StoreUnavailableError: the store was away for too long.
             StoreError: the store refuses, or the cache cannot be written.
         """
-        if request.adapter is None or not is_address(request.adapter.path):
+        if request.adapter is None:
             return await self.engine.generate(request)
         async with self._here(request.adapter) as adapter:
             return await self.engine.generate(replace(request, adapter=adapter))
@@ -92,14 +97,16 @@ class FetchingEngine:
         """
         if not isinstance(self.engine, ScoresCompletions):
             raise EngineError(f"{type(self.engine).__name__} scores no completions: it has no method score")
-        if adapter is None or not is_address(adapter.path):
+        if adapter is None:
             return await self.engine.score(sequences, adapter)
         async with self._here(adapter) as fetched:
             return await self.engine.score(sequences, fetched)
 
     def take_adapter_results(self) -> list[AdapterResult]:
         """Return what came of loading adapters since the last call."""
-        return self.engine.take_adapter_results() if isinstance(self.engine, ProvesAdapters) else []
+        if isinstance(self.engine, ProvesAdapters):
+            return self.engine.take_adapter_results()
+        return self._unproven.take() if self._unproven else []
 
     def stats(self) -> EngineStats:
         """Return the engine's counters, and how long this process has waited for a store."""
@@ -116,6 +123,9 @@ class FetchingEngine:
 
     @asynccontextmanager
     async def _here(self, adapter: Adapter) -> AsyncIterator[Adapter]:
+        if not is_address(adapter.path):
+            yield await self._known(adapter)
+            return
         key = (adapter.path, adapter.sha256)
         fetched = self._fetched.get(key)
         if fetched is None or fetched.failed:  # also one that failed when nobody waited for it any more
@@ -125,7 +135,7 @@ class FetchingEngine:
         try:
             # Shielded: others may wait for the same fetch when this caller is cancelled.
             _, directory = await asyncio.shield(asyncio.wrap_future(fetched.opened))
-            yield replace(adapter, path=str(directory))
+            yield await self._known(replace(adapter, path=str(directory)))
         except (CheckpointError, ConfigError) as error:
             raise AdapterError(f"adapter {adapter.uid!r}: {error}") from error
         finally:
@@ -133,6 +143,14 @@ class FetchingEngine:
             if fetched.failed and self._fetched.get(key) is fetched:
                 del self._fetched[key]
             self._let_go()
+
+    async def _known(self, adapter: Adapter) -> Adapter:
+        """Return an adapter whose file is here; if nobody proves it, compare its digest the first time."""
+        if self._unproven is not None and adapter.uid not in self._checked:
+            await asyncio.to_thread(self._unproven.check_file, adapter)
+            self._checked.add(adapter.uid)
+            self._unproven.without_probe(adapter)
+        return adapter
 
     def _fetch(self, adapter: Adapter) -> _Fetched:
         def fetch() -> tuple[ExitStack, Path]:

@@ -11,7 +11,15 @@ from typing import Any, Final
 import msgspec
 
 from unstable_stream.errors import EventError
-from unstable_stream.events import EVENT_TYPES, Event, decode_event, encode_event, event_type, unfit
+from unstable_stream.events import (
+    EVENT_TYPES,
+    Event,
+    RecordRejected,
+    decode_event,
+    encode_event,
+    event_type,
+    unfit,
+)
 from unstable_stream.log.port import Record, StoredRecord
 
 _json_decoder: Final = msgspec.json.Decoder()
@@ -80,6 +88,14 @@ def event_from_record(record: StoredRecord) -> Event:
         return decode_event(record.value)
     except EventError as error:
         raise type(error)(f"{record}: {error}") from error
+
+
+def rejected_event(letter: RecordRejected) -> Event | None:
+    """Return the event that was set aside; ``None``: the record held none that this version can read."""
+    try:
+        return decode_event(letter.record_value)
+    except EventError:
+        return None
 
 
 def json_object(value: bytes) -> dict[str, Any] | None:

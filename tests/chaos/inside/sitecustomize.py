@@ -1,6 +1,6 @@
 """What Python imports first in every process of a run under chaos: dies and misbehaves when it is told to.
 
-The directory named by ``CHAOS_CONTROL`` holds the orders; :mod:`tests.chaos.orders` gives them.
+The directory named by ``CHAOS_CONTROL`` holds the orders; :mod:`tests.chaos.faults` gives them.
 
 ``crash``
     ``WORDS N``: the process with the words in its command line is killed, as by ``kill -9``, at its N-th step

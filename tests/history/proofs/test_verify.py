@@ -42,7 +42,7 @@ from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.runs.history import read_history
 from unstable_stream.services.streams.snapshots import FoldState, SnapshotPace, pack, run_name
-from unstable_stream.services.workers.collector import events_for_collector, topics_of_collector
+from unstable_stream.services.workers.collector import event_for_collector, topics_of_collector
 from unstable_stream.services.workers.collector_snapshot import CollectorSnapshots
 from unstable_stream.services.workers.exploitability import ExploitabilitySchedule
 from unstable_stream.services.workers.game_schedule import GameSchedule
@@ -148,14 +148,15 @@ async def test_the_collectors_snapshot_is_held_against_a_fold_from_the_beginning
         schedule = GameSchedule(RUN, settings, run.began)
         consumer = await log.consumer(topics)
         for _ in range(5):
-            for event in events_for_collector(await consumer.poll(max_records=20), RUN):
-                schedule.apply(event)
-        snapshots = CollectorSnapshots(log, RUN, topics, settings, SnapshotPace())
+            for record in await consumer.poll(max_records=20):
+                if (event := event_for_collector(record, RUN)) is not None:
+                    schedule.apply(event)
+        measuring = ExploitabilitySchedule(RUN, settings)
+        snapshots = CollectorSnapshots(log, RUN, topics, settings, schedule, measuring, SnapshotPace())
 
         async def verified(positions: Positions) -> Check:
             async with (await log.producer("test")).transaction() as transaction:
-                measuring = ExploitabilitySchedule(RUN, settings)
-                await snapshots.save(transaction, positions, schedule, measuring)
+                await snapshots.save(transaction, positions)
             return by_name(await verify_run(log, RUN, games=False))["collector snapshot"]
 
         truthful = await verified(consumer.positions())

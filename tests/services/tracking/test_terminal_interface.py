@@ -26,7 +26,7 @@ from unstable_stream.log.topics import TOPICS_DIR, load_topics
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.run_view import RunView
 from unstable_stream.services.tracking.terminal_interface import Stage, plain_line, render, watch_run
-from unstable_stream.services.workers.gpus import parse_gpus
+from unstable_stream.services.workers.collector_reports import parse_gpus
 
 CONFIG = config(evaluation={"opponents": [{"name": "random-legal"}, {"name": "first-legal"}]})
 RUN = "run-test"

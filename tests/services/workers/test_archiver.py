@@ -1,9 +1,8 @@
 """The archiver on a real log: complete, resumable, and never stopped by a bad record."""
 
-import asyncio
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,20 +11,16 @@ from tests.archive.content import typed_content
 from tests.archive.history import made_up_run
 from tests.conftest import Archives
 from tests.services.streams.tapped_log import tapped
-from unstable_stream.archive import ArchiveWriter, Prepared, Written, open_archive, query
-from unstable_stream.archive.file_store import FileStore
+from tests.services.workers.archiving import Archiver, archive_all, publish, until
+from unstable_stream.archive import ArchiveWriter, Prepared, Written, query
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
-from unstable_stream.events import Event
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.port import EventLog, Record, TopicPartition
-from unstable_stream.log.records import record_from_event
+from unstable_stream.log.port import Record, TopicPartition
 from unstable_stream.log.stores.archive_address import ArchiveAddress, table_of
 from unstable_stream.log.topics import load_topics
-from unstable_stream.services.workers.archiver import GROUP, run_archiver
+from unstable_stream.services.workers.retention import ARCHIVER_GROUP
 
 pytestmark = pytest.mark.longer
-
-_FAST_S = 0.02
 
 
 @pytest.fixture
@@ -36,21 +31,6 @@ async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
     await log.close()
 
 
-async def _publish(log: LocalLog, events: Sequence[Event]) -> None:
-    await log.append([record_from_event(event) for event in events])
-
-
-async def _archive_all(log: EventLog, path: ArchiveAddress, max_batch: int = 20_000) -> list[Written]:
-    """Archive what the log holds now, and return what each transaction stored."""
-    stop = asyncio.Event()
-    stop.set()
-    flushes: list[Written] = []
-    await run_archiver(
-        log, path, stop=stop, flush_interval_s=_FAST_S, max_batch=max_batch, on_flush=flushes.append
-    )
-    return flushes
-
-
 def _counts(path: ArchiveAddress) -> list[tuple[object, ...]]:
     return list(
         query(path, "SELECT type, count(*), count(DISTINCT event_id) FROM events GROUP BY 1 ORDER BY 1").rows
@@ -59,80 +39,54 @@ def _counts(path: ArchiveAddress) -> list[tuple[object, ...]]:
 
 async def test_everything_up_to_the_stop_is_archived(log: LocalLog, archive_at: Archives) -> None:
     events = made_up_run()
-    await _publish(log, events)
-    flushes = await _archive_all(log, archive_at("a"), max_batch=50)
+    await publish(log, events)
+    flushes = await archive_all(log, archive_at("a"), max_batch=50)
     assert len(flushes) > len(events) // 50
-    assert sum(flush.records for flush in flushes) == len(events)
+    assert sum(flushes) == len(events)
     assert sum(count for _, count, _ in _counts(archive_at("a"))) == len(events)  # type: ignore[misc]
     # For whoever watches the group's lag: nothing is left.
     ends = {
         where: end for topic in await log.topics() for where, end in (await log.end_offsets(topic)).items()
     }
     ((archive_id,),) = query(archive_at("a"), "SELECT archive_id FROM schema_version").rows
-    committed = await log.committed_positions(f"{GROUP}-{archive_id}")
+    committed = await log.committed_positions(f"{ARCHIVER_GROUP}-{archive_id}")
     assert {where: end for where, end in ends.items() if end} == {w: o for w, o in committed.items() if o}
 
 
 async def test_sql_works_while_the_archiver_runs(log: LocalLog, archive_at: Archives) -> None:
     path = archive_at("a")
     events = made_up_run()
-    stop = asyncio.Event()
-    stored = asyncio.Event()
-    total = 0
-
-    def count(written: Written) -> None:
-        nonlocal total
-        total += written.records
-        if total == half:
-            stored.set()
-
     half = len(events) // 2
-    await _publish(log, events[:half])
-    service = asyncio.create_task(
-        run_archiver(log, path, stop=stop, flush_interval_s=_FAST_S, on_flush=count)
-    )
-    async with asyncio.timeout(120):
-        await stored.wait()
-    assert query(path, "SELECT count(*) FROM events").rows == [(half,)]
-    await _publish(log, events[half:])
-    stop.set()
-    await service
+    await publish(log, events[:half])
+    async with Archiver(log, path) as archiver:
+        await until(lambda: archiver.records == half, archiver)
+        assert query(path, "SELECT count(*) FROM events").rows == [(half,)]
+        await publish(log, events[half:])
     assert query(path, "SELECT count(*) FROM events").rows == [(len(events),)]
 
 
-async def test_a_stopped_archiver_goes_on_where_it_was(log: LocalLog, archive_at: Archives) -> None:
-    events = made_up_run()
-    path = archive_at("parts")
-    for start in (0, 100):
-        await _publish(log, events[start : start + 100 if start == 0 else None])
-        await _archive_all(log, path)
-    await _archive_all(log, archive_at("whole"))
-    assert _counts(path) == _counts(archive_at("whole"))
-    assert typed_content(path) == typed_content(archive_at("whole"))
-
-
 async def test_a_deleted_archive_is_filled_again(log: LocalLog, archive_at: Archives) -> None:
-    await _publish(log, made_up_run())
+    await publish(log, made_up_run())
     path = archive_at("a")
-    await _archive_all(log, path)
+    await archive_all(log, path)
     before = typed_content(path)
     shutil.rmtree(table_of(path)) if isinstance(path, str) else path.unlink()
     # The group stands at the end; the archive says: from the beginning.
-    await _archive_all(log, path)
+    await archive_all(log, path)
     assert typed_content(path) == before
 
 
 async def test_records_gone_from_the_log_do_not_stop_it(log: LocalLog, archive_at: Archives) -> None:
     events = made_up_run()
     path = archive_at("a")
-    await _publish(log, events[:60])
-    await _archive_all(log, path)
-    await _publish(log, events[60:])
+    await publish(log, events[:60])
+    await archive_all(log, path)
+    await publish(log, events[60:])
     ends = await log.end_offsets("metrics")
     await log.delete_before(ends)
     steps = await log.end_offsets("steps")
     await log.delete_before({where: end for where, end in steps.items() if end})
-    await _archive_all(log, path)
+    await archive_all(log, path)
     assert query(path, "SELECT count(*) FROM game_outcomes").rows == [(38,)]
     assert (
         dict(query(path, "SELECT topic || '-' || \"partition\", next_offset FROM positions").rows)["runs-0"]
@@ -144,11 +98,12 @@ async def test_records_gone_from_the_log_do_not_stop_it(log: LocalLog, archive_a
 async def test_a_bad_record_becomes_a_dead_letter(log: LocalLog, archive_at: Archives, value: bytes) -> None:
     path = archive_at("a")
     events = made_up_run()
-    await _publish(log, events[:20])
+    await publish(log, events[:20])
     ((where, offset),) = await log.append([Record("metrics", "plug-in", value, {"trace": b"1"}, 1_000)])
-    await _publish(log, events[20:])
-    await _archive_all(log, path)
-    await _archive_all(log, path)
+    await publish(log, events[20:])
+    await archive_all(log, archive_at("another"))  # its letter about the record is the same
+    await archive_all(log, path)
+    await archive_all(log, path)
     (letter,) = query(
         path,
         'SELECT consumer, topic, "partition", "offset", reason, record_key, record_value FROM dead_letters',
@@ -176,46 +131,9 @@ async def test_an_absurd_time_is_no_reason_for_ever_more_letters(
     await log.append([Record("metrics", "s", body.encode(), {}, timestamp_ms)])
     await log.append([Record("dead-letters", "s", b"not even a letter", {}, timestamp_ms)])
     for _ in range(3):
-        await _archive_all(log, path)
+        await archive_all(log, path)
     assert query(path, "SELECT count(*) FROM dead_letters").rows == [(1,)]
     assert query(path, "SELECT count(*) FROM events").rows == [(3,)]
-
-
-@pytest.fixture
-def dying_store(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-    """Make the next store fail before or after it took effect."""
-    whole = ArchiveWriter.store
-
-    def arm(after: bool) -> None:
-        def store(self: ArchiveWriter, prepared: Prepared) -> Written:
-            monkeypatch.setattr(ArchiveWriter, "store", whole)
-            if after:
-                whole(self, prepared)
-            raise RuntimeError("killed")
-
-        monkeypatch.setattr(ArchiveWriter, "store", store)
-
-    return arm
-
-
-@pytest.mark.parametrize("after", [False, True], ids=["before-store", "after-store"])
-async def test_death_around_the_store_loses_nothing_and_repeats_nothing(
-    log: LocalLog, archive_at: Archives, dying_store: Callable[[bool], None], after: bool
-) -> None:
-    await _publish(log, made_up_run(updates=2))
-    await log.append([Record("metrics", "plug-in", b"bad", {}, 1_000)])
-    path = archive_at("a")
-    dying_store(after)
-    with pytest.raises(RuntimeError, match="killed"):
-        await _archive_all(log, path)
-    await _archive_all(log, path)
-    await _archive_all(log, path)
-    await _archive_all(log, archive_at("whole"))
-    assert typed_content(path) == typed_content(archive_at("whole"))
-    # The letter was published again if the first flush did not take effect, and still counts once.
-    assert query(path, "SELECT count(*) FROM dead_letters").rows == [(1,)]
-    letters = query(path, "SELECT count(*) FROM events WHERE type = 'record-rejected'").rows
-    assert letters == [(1,)] if after else [(2,)]
 
 
 class _Killed(BaseException):
@@ -228,68 +146,58 @@ class _Killed(BaseException):
         ("after poll", 2),
         ("before append dead-letters", 1),
         ("after append dead-letters", 1),
+        ("before store", 1),
+        ("after store", 1),
         ("before commit", 1),  # where reading begins
         ("before commit", 2),
         ("after commit", 2),
     ],
 )
 async def test_death_at_any_call_to_the_log_loses_nothing_and_repeats_nothing(
-    log: LocalLog, archive_at: Archives, call: str, occurrence: int
+    log: LocalLog, archive_at: Archives, monkeypatch: pytest.MonkeyPatch, call: str, occurrence: int
 ) -> None:
-    await _publish(log, made_up_run(updates=2))
+    await publish(log, made_up_run(updates=2))
     await log.append([Record("metrics", "plug-in", b"bad", {}, 1_000)])
-    made = Counter[str]()
+    made, store = Counter[str](), ArchiveWriter.store
 
-    def die(name: str, about: frozenset[TopicPartition]) -> None:
+    def die(name: str, about: object = None) -> None:
         made[name] += 1
         if name == call and made[name] == occurrence:
             raise _Killed
 
+    def store_or_die(self: ArchiveWriter, prepared: Prepared) -> Written:
+        die("before store")
+        written = store(self, prepared)
+        die("after store")
+        return written
+
     path = archive_at("a")
-    with pytest.raises(_Killed):
-        await _archive_all(tapped(log, die), path, max_batch=60)
-    await _archive_all(log, path, max_batch=60)
-    await _archive_all(log, archive_at("whole"))
+    with monkeypatch.context() as patch:
+        patch.setattr(ArchiveWriter, "store", store_or_die)
+        with pytest.raises(_Killed):
+            await archive_all(tapped(log, die), path, max_batch=60)
+    await archive_all(log, path, max_batch=60)
+    await archive_all(log, archive_at("whole"))
     assert typed_content(path) == typed_content(archive_at("whole"))
-    assert query(path, "SELECT count(*) FROM dead_letters").rows == [(1,)]
-    await _archive_all(log, path)  # a letter may have come after the end
-    assert query(path, "SELECT count(*) FROM dead_letters").rows == [(1,)]
+    for _ in range(2):  # a letter may have come after the end
+        assert query(path, "SELECT count(*) FROM dead_letters").rows == [(1,)]
+        await archive_all(log, path)
 
 
-async def test_a_reader_that_never_leaves_delays_but_does_not_stop_it(
-    log: LocalLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_an_archive_that_another_process_has_locked_delays_but_does_not_stop_it(
+    log: LocalLog, archive_at: Archives, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "a.duckdb"
-    tried = asyncio.Event()
-    whole = ArchiveWriter.store
-    loop = asyncio.get_running_loop()
+    path, store, locked = archive_at("a"), ArchiveWriter.store, iter(range(3))
 
-    def impatient(self: ArchiveWriter, prepared: object) -> Written:
-        assert isinstance(self._store, FileStore)
-        self._store._archive._timeout_s = 0.05
-        try:
-            return whole(self, prepared)  # type: ignore[arg-type]
-        except ArchiveBusyError:
-            loop.call_soon_threadsafe(tried.set)
-            raise
+    def store_when_free(self: ArchiveWriter, prepared: Prepared) -> Written:
+        if next(locked, None) is not None:
+            raise ArchiveBusyError("locked")
+        return store(self, prepared)
 
-    monkeypatch.setattr(ArchiveWriter, "store", impatient)
-    stop = asyncio.Event()
-    flushed = asyncio.Event()
-    service = asyncio.create_task(
-        run_archiver(log, path, stop=stop, flush_interval_s=_FAST_S, on_flush=lambda _: flushed.set())
-    )
-    events = made_up_run()
-    async with asyncio.timeout(120):
-        await _publish(log, events[:1])
-        await flushed.wait()
-        with open_archive(path):
-            await _publish(log, events[1:])
-            await tried.wait()
-            flushed.clear()
-        await flushed.wait()
-    stop.set()
-    await service
+    monkeypatch.setattr(ArchiveWriter, "store", store_when_free)
+    await publish(log, made_up_run())
+    async with Archiver(log, path) as archiver:
+        await until(lambda: archiver.records > 0, archiver)
     assert query(path, "SELECT count(*) FROM games").rows == [(40,)]
 
 
@@ -303,11 +211,11 @@ async def test_a_log_that_ends_before_what_was_archived_is_refused(
     path, copy, archive = tmp_path / "lossy.sqlite", tmp_path / "copy.sqlite", archive_at("a")
     async with LocalLog.open(path, synchronous="NORMAL") as whole:
         await whole.create_topics(list(load_topics().values()))
-        await _publish(whole, made_up_run()[:150])
+        await publish(whole, made_up_run()[:150])
     shutil.copy(path, copy)
     async with LocalLog.open(path, synchronous="NORMAL") as whole:
-        await _publish(whole, made_up_run()[150:])
-        await _archive_all(whole, archive)
+        await publish(whole, made_up_run()[150:])
+        await archive_all(whole, archive)
         log_id, updates = await whole.log_id(), TopicPartition("learner-updates", 0)
         end = (await whole.end_offsets("learner-updates"))[updates]
     before = _counts(archive)
@@ -318,11 +226,11 @@ async def test_a_log_that_ends_before_what_was_archived_is_refused(
             r"Restore the log from a backup; or fill a new archive"
         )
         with pytest.raises(ArchiveError, match=says) as refused:
-            await _archive_all(lossy, archive)
+            await archive_all(lossy, archive)
     assert begin < end
     assert " partitions more" in str(refused.value)
     assert _counts(archive) == before
     async with LocalLog.open(path, synchronous="NORMAL") as whole:
-        await _publish(whole, made_up_run("run-b", updates=1))
-        flushes = await _archive_all(whole, archive)
-    assert sum(flush.records for flush in flushes) == len(made_up_run("run-b", updates=1))
+        await publish(whole, made_up_run("run-b", updates=1))
+        flushes = await archive_all(whole, archive)
+    assert sum(flushes) == len(made_up_run("run-b", updates=1))

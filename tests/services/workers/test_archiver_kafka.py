@@ -1,4 +1,4 @@
-"""The archiver on a real broker: markers between the records, killed archivers, a cluster that is new."""
+"""The archiver on a real broker: markers between the records, and killed archivers."""
 
 import asyncio
 import contextlib
@@ -12,22 +12,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from infra.kafka.brokers import KafkaCluster
 from tests.archive.history import made_up_run
-from tests.conftest import free_port_pair
-from unstable_stream.archive import Written, open_archive, query
+from tests.services.workers.archiving import archive_all, publish
+from unstable_stream.archive import open_archive, query
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.events import Event, Rating
 from unstable_stream.log.kafka.log import KafkaLog
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.port import EventLog, Record, StoredRecord
+from unstable_stream.log.port import EventLog, Record
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.stores import Store
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
-from unstable_stream.services.workers.archiver import GROUP, run_archiver
+from unstable_stream.services.workers.retention import ARCHIVER_GROUP
 
 _ROOT = Path(__file__).resolve().parents[3]
 _CHUNK = 25
@@ -86,13 +85,7 @@ async def topics(log: KafkaLog) -> _Topics:
 
 
 async def _archive_all(log: EventLog, names: Sequence[str] | None, path: ArchiveAddress) -> int:
-    stop = asyncio.Event()
-    stop.set()
-    flushes: list[Written] = []
-    await run_archiver(
-        log, path, topics=names, stop=stop, flush_interval_s=0.02, max_batch=60, on_flush=flushes.append
-    )
-    return sum(flush.records for flush in flushes)
+    return sum(await archive_all(log, path, topics=names, max_batch=60))
 
 
 def _run_without_ratings(suffix: str) -> list[Event]:
@@ -113,7 +106,7 @@ def _content(path: ArchiveAddress, names: Sequence[str]) -> Mapping[str, list[st
 async def _archived_locally(events: Sequence[Event], directory: Path) -> Path:
     log = LocalLog.open(directory / "log.sqlite", synchronous="NORMAL")
     await create_declared_topics(log, load_topics())
-    await log.append([record_from_event(event) for event in events])
+    await publish(log, events)
     await _archive_all(log, None, directory / "local.duckdb")
     await log.close()
     return directory / "local.duckdb"
@@ -136,85 +129,11 @@ async def test_the_same_tables_from_kafka_as_from_the_local_log(
     assert query(path, "SELECT DISTINCT log_id FROM positions").rows == [(log_id,)]
     # For whoever watches the lag: read to the very end, markers and all.
     ((archive_id,),) = query(path, "SELECT archive_id FROM schema_version").rows
-    committed = await log.committed_positions(f"{GROUP}-{archive_id}")
+    committed = await log.committed_positions(f"{ARCHIVER_GROUP}-{archive_id}")
     for name in topics.names:
         assert {where: committed.get(where, 0) for where in await log.end_offsets(name)} == (
             await log.end_offsets(name)
         )
-
-
-async def test_a_bad_record_becomes_one_letter_though_two_archives_find_it(
-    log: KafkaLog, topics: _Topics, tmp_path: Path
-) -> None:
-    ends = await log.end_offsets("dead-letters")
-    ((where, offset),) = await log.append([topics.record(Record("metrics", "plug-in", b"\xff", {}, 1_000))])
-    for name in ("one", "two"):
-        assert await _archive_all(log, topics.names, tmp_path / f"{name}.duckdb") == 1
-    consumer = await log.consumer(["dead-letters"])
-    await consumer.seek(ends)
-    ours: list[StoredRecord] = []
-    async with asyncio.timeout(60):
-        while len(ours) < 2:
-            ours += [r for r in await consumer.poll() if where.topic.encode() in r.value]
-    await consumer.close()
-    # As they would come had they been published to this test's own topic.
-    await log.append(
-        [topics.record(Record("dead-letters", r.key, r.value, r.headers, r.timestamp_ms)) for r in ours]
-    )
-    await _archive_all(log, topics.names, tmp_path / "one.duckdb")
-    rows = query(tmp_path / "one.duckdb", 'SELECT topic, "partition", "offset" FROM dead_letters').rows
-    assert rows == [(*where, offset)]
-
-
-_ARCHIVER = """
-import asyncio, sys
-from unstable_stream.log.kafka.log import KafkaLog
-from unstable_stream.services.workers.archiver import run_archiver
-
-async def main():
-    log = KafkaLog.open(sys.argv[1], session_timeout_s=6.0)
-    def flushed(written):
-        print(written.records, flush=True)
-    await run_archiver(log, sys.argv[2], topics=sys.argv[3:], stop=asyncio.Event(), flush_interval_s=0.02,
-                       max_batch=40, on_flush=flushed)
-
-asyncio.run(main())
-"""
-
-
-async def test_a_killed_archiver_goes_on_and_a_rebuilt_archive_is_the_same(
-    log: KafkaLog, topics: _Topics, tmp_path: Path, kafka_bootstrap: str
-) -> None:
-    events = _run_without_ratings(topics.suffix)
-    live = tmp_path / "live.duckdb"
-    half = len(events) // 2
-    await topics.publish(events[:half], aborted=events[:3])
-    archiver = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-c",
-        _ARCHIVER,
-        f"kafka://{kafka_bootstrap}",
-        str(live),
-        *topics.names,
-        cwd=_ROOT,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert archiver.stdout is not None
-    async with asyncio.timeout(60):
-        before = int(await archiver.stdout.readline())
-    assert before > 0
-    archiver.send_signal(signal.SIGKILL)
-    await archiver.wait()
-    # What lies in the pipe was stored too, and perhaps one batch nobody was told of.
-    before += sum(map(int, (await archiver.stdout.read()).split()))
-    await topics.publish(events[half:])
-    rest = await _archive_all(log, topics.names, live)
-    assert len(events) - before - 40 <= rest <= len(events) - before
-    rebuilt = tmp_path / "rebuilt.duckdb"
-    assert await _archive_all(log, topics.names, rebuilt) == len(events)
-    names = [table.name for table in TABLES]
-    assert _content(live, [EVENTS.name, *names]) == _content(rebuilt, [EVENTS.name, *names])
-    assert _content(live, names) == _content(await _archived_locally(events, tmp_path), names)
 
 
 _MEMBER = """
@@ -297,6 +216,27 @@ class _Member:
         assert await self.process.wait() == 0
 
 
+async def test_a_killed_archiver_goes_on_and_a_rebuilt_archive_is_the_same(
+    log: KafkaLog, topics: _Topics, tmp_path: Path, kafka_bootstrap: str
+) -> None:
+    events = _run_without_ratings(topics.suffix)
+    live, rebuilt = tmp_path / "live.duckdb", tmp_path / "rebuilt.duckdb"
+    half = len(events) // 2
+    await topics.publish(events[:half], aborted=events[:3])
+    async with (
+        asyncio.timeout(60),
+        _Member.started(f"kafka://{kafka_bootstrap}", str(live), "no trap", *topics.names) as archiver,
+    ):
+        assert await archiver.says("flushed") > 0  # killed at the end of this
+    before = _archived(live)
+    await topics.publish(events[half:])
+    assert await _archive_all(log, topics.names, live) == len(events) - before
+    assert await _archive_all(log, topics.names, rebuilt) == len(events)
+    names = [table.name for table in TABLES]
+    assert _content(live, [EVENTS.name, *names]) == _content(rebuilt, [EVENTS.name, *names])
+    assert _content(live, names) == _content(await _archived_locally(events, tmp_path), names)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
@@ -361,32 +301,6 @@ async def test_one_of_two_archivers_falls_between_two_steps_and_the_other_takes_
     assert numbers == [(len(events), len(events))]
 
 
-def _archived(archive: str) -> int:
+def _archived(archive: ArchiveAddress) -> int:
     ((count,),) = query(archive, "SELECT count(*) FROM events").rows
     return int(count)
-
-
-@pytest.mark.broker
-@pytest.mark.slow
-async def test_a_cluster_that_was_wiped_is_archived_from_its_beginning(tmp_path: Path) -> None:
-    path = tmp_path / "archive.duckdb"
-    cluster = KafkaCluster(tmp_path / "kafka", port=free_port_pair())
-    ids, counts = [], []
-    try:
-        for run in ("run-before", "run-after"):
-            cluster.up()
-            log = KafkaLog.open(f"kafka://{cluster.bootstrap}")
-            topics = _Topics(log, suffix="same")
-            await topics.create()
-            events = [event for event in made_up_run(run, updates=2) if not isinstance(event, Rating)]
-            await topics.publish(events)
-            counts.append(await _archive_all(log, topics.names, path))
-            ids.append(await log.log_id())
-            await log.close()
-            cluster.down(delete=True)
-    finally:
-        cluster.down()
-    assert counts == [len(events)] * 2
-    assert ids[0] != ids[1]
-    rows = query(path, "SELECT run_id, log_id, count(*) FROM events GROUP BY ALL ORDER BY run_id DESC").rows
-    assert rows == [("run-before", ids[0], counts[0]), ("run-after", ids[1], counts[1])]

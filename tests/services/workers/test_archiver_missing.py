@@ -1,6 +1,7 @@
 """What the log deleted before it was archived is noted, and whoever reads history is told."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.archive.history import made_up_run
 from tests.conftest import Archives
 from tests.history.proofs.recorded_run import record_run
 from tests.log.harness import topics_of_one_partition
+from tests.services.workers.archiving import Archiver, archive_all, until
 from tests.simulation.log import SimulatedLog, Store
 from unstable_stream.api.place import Place
 from unstable_stream.api.serving import archive
@@ -22,14 +24,12 @@ from unstable_stream.archive.export import export_run
 from unstable_stream.events import GameOutcome, Trajectory
 from unstable_stream.history.views.report.reading import read_run
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.port import EventLog, Record, TopicPartition
+from unstable_stream.log.port import Record, TopicPartition
 from unstable_stream.log.records import record_from_event
-from unstable_stream.log.stores.archive_address import ArchiveAddress
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.recording import finish_run, start_run
 from unstable_stream.services.streams.tiered_log import with_archive
-from unstable_stream.services.workers.archiver import run_archiver
 from unstable_stream.ui.cli import app
 
 pytestmark = pytest.mark.longer
@@ -52,12 +52,6 @@ def _outcomes(run_id: str, at_ms: int = 0) -> list[Record]:
     return [record_from_event(event) for event in (late * 2)[:EACH]]
 
 
-async def _archive_all(log: EventLog, path: ArchiveAddress) -> None:
-    stop = asyncio.Event()
-    stop.set()
-    await run_archiver(log, path, stop=stop, flush_interval_s=0.02)
-
-
 async def test_the_range_is_noted_with_the_runs_that_it_may_be_of(
     log: LocalLog, archive_at: Archives
 ) -> None:
@@ -69,11 +63,11 @@ async def test_the_range_is_noted_with_the_runs_that_it_may_be_of(
         if number == 0:
             await finish_run(log, "run-0", "completed", "")
         if number == 1:
-            await _archive_all(log, path)
+            await archive_all(log, path)
     assert missing_in_archive(path) == []
     await log.delete_before({AT: 2 * EACH + 10})
     for _ in range(2):
-        await _archive_all(log, path)
+        await archive_all(log, path)
         missing = Missing("game-outcomes", 0, 2 * EACH, 2 * EACH + 10)
         assert missing_in_archive(path) == [missing]
         # run-0 had ended before, run-3 began behind it.
@@ -91,7 +85,7 @@ async def test_the_range_is_noted_with_the_runs_that_it_may_be_of(
     # An archive that is made only now lacks all that is gone.
     other = archive_at("b")
     with capture_logs() as told:
-        await _archive_all(log, other)
+        await archive_all(log, other)
     assert [line["offsets"] for line in told if line.get("partition") == str(AT)] == ["0 to 89"]
     assert missing_in_archive(other) == [Missing("game-outcomes", 0, 0, 2 * EACH + 10)]
     assert missing_in_archive(other, "run-2") == [missing]
@@ -102,59 +96,35 @@ async def test_what_is_deleted_while_the_archiver_runs_is_noted(archive_at: Arch
     path, log = archive_at("a"), SimulatedLog(Store(tmp_path))
     await log.create_topics(topics_of_one_partition())
     await log.append(_outcomes("run-0"))
-    stop = asyncio.Event()
-    service = asyncio.create_task(run_archiver(log, path, stop=stop, flush_interval_s=0.02))
-
-    async def archived() -> int:
-        positions = [(await log.committed_positions(group)).get(AT, 0) for group in await log.groups()]
-        return max(positions, default=0)
-
-    async with asyncio.timeout(60):
-        while await archived() < EACH:
-            await asyncio.sleep(0.02)
+    async with Archiver(log, path) as archiver:
+        await until(lambda: archiver.records == EACH, archiver)
         # Both are handed over in one turn of the loop: the archiver reads before both or after both.
         await asyncio.gather(log.store.local.append(_outcomes("run-1")), log.delete_before({AT: EACH + 5}))
-        while await archived() < 2 * EACH:
-            await asyncio.sleep(0.02)
-    stop.set()
-    await service
+        await until(lambda: archiver.records == 2 * EACH - 5, archiver)
     assert missing_in_archive(path) == [Missing("game-outcomes", 0, EACH, EACH + 5)]
     await log.store.local.close()
 
 
-async def test_markers_of_transactions_are_no_missing_records(archive_at: Archives, tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed", [False, True])
+async def test_markers_of_transactions_are_no_missing_records(
+    archive_at: Archives, tmp_path: Path, killed: bool
+) -> None:
+    """Also where the archiver dies once it has stored a batch, and retention is faster than its restart."""
     path, log = archive_at("a"), SimulatedLog(Store(tmp_path, transaction_markers=True))
     await log.create_topics(topics_of_one_partition())
     producer = await log.producer("one")
     async with producer.transaction() as transaction:
         await transaction.append(_outcomes("run-0"))
     assert (await log.end_offsets(AT.topic))[AT] > EACH
-    await _archive_all(log, path)
+
+    def end(written: Written) -> None:
+        if killed:
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError, match="killed") if killed else contextlib.nullcontext():
+        await archive_all(log, path, on_flush=end)
     await log.delete_before(await log.end_offsets(AT.topic))  # as a broker deletes a whole segment
-    await _archive_all(log, path)
-    assert missing_in_archive(path) == []
-    await log.store.local.close()
-
-
-async def test_a_marker_that_was_read_and_has_gone_since_is_no_missing_record(
-    archive_at: Archives, tmp_path: Path
-) -> None:
-    """The archiver is killed right after it has stored a batch, and retention is faster than its restart."""
-    path, log = archive_at("a"), SimulatedLog(Store(tmp_path, transaction_markers=True))
-    await log.create_topics(topics_of_one_partition())
-    producer = await log.producer("one")
-    async with producer.transaction() as transaction:
-        await transaction.append(_outcomes("run-0"))
-
-    def die(written: Written) -> None:
-        raise RuntimeError("killed")
-
-    stop = asyncio.Event()
-    stop.set()
-    with pytest.raises(RuntimeError, match="killed"):
-        await run_archiver(log, path, stop=stop, flush_interval_s=0.02, on_flush=die)
-    await log.delete_before(await log.end_offsets(AT.topic))
-    await _archive_all(log, path)
+    await archive_all(log, path)
     assert missing_in_archive(path) == []
     await log.store.local.close()
 

@@ -9,13 +9,11 @@ import pytest
 
 from tests.archive.content import content
 from tests.archive.history import made_up_run
+from tests.services.workers.archiving import Archiver, archive_all, publish, until
 from unstable_stream.archive import ArchiveWriter, Prepared, Written, query
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
-from unstable_stream.log.records import record_from_event
-from unstable_stream.log.stores.archive_address import ArchiveAddress
 from unstable_stream.log.topics import load_topics
-from unstable_stream.services.workers.archiver import run_archiver
 
 _EVENTS = made_up_run()
 _TIMEOUT_S = 200
@@ -32,62 +30,28 @@ async def logs(tmp_path: Path) -> AsyncIterator[list[EventLog]]:
         yield opened
 
 
-class _Archiver:
-    """One member, and what it stored."""
-
-    def __init__(self, log: EventLog, archive: ArchiveAddress) -> None:
-        self.stop = asyncio.Event()
-        self.records = 0
-        self.task = asyncio.create_task(
-            run_archiver(
-                log, archive, stop=self.stop, flush_interval_s=0.02, max_batch=20, on_flush=self._count
-            )
-        )
-
-    def _count(self, written: Written) -> None:
-        self.records += written.records
-
-    async def end(self) -> None:
-        self.stop.set()
-        await self.task
-
-
-async def _archived_by_one(log: EventLog, path: Path) -> dict[str, list[str]]:
-    stop = asyncio.Event()
-    stop.set()
-    await run_archiver(log, path, stop=stop, flush_interval_s=0.02)
-    return content(path)
-
-
-async def _until(archivers: list[_Archiver], records: int) -> None:
-    while sum(each.records for each in archivers) < records:
-        done = [each.task for each in archivers if each.task.done() and not each.stop.is_set()]
-        for task in done:
-            task.result()
-        await asyncio.sleep(0.02)
-
-
 async def test_a_member_comes_and_another_goes_while_records_come(
     logs: list[EventLog], tmp_path: Path
 ) -> None:
     archive = f"delta:{tmp_path / 'shared'}"
     third = len(_EVENTS) // 3
     async with asyncio.timeout(_TIMEOUT_S):
-        await logs[2].append([record_from_event(event) for event in _EVENTS[:third]])
-        first = _Archiver(logs[0], archive)
-        await _until([first], 20)
+        await publish(logs[2], _EVENTS[:third])
+        first = Archiver(logs[0], archive, max_batch=20)
+        await until(lambda: first.records >= 20, first)
         # It joins while the first one still stores, and takes over some partitions.
-        second = _Archiver(logs[1], archive)
+        second = Archiver(logs[1], archive, max_batch=20)
         for event in _EVENTS[third : 2 * third]:
-            await logs[2].append([record_from_event(event)])
-        await _until([first, second], 2 * third)
+            await publish(logs[2], [event])
+        await until(lambda: first.records + second.records >= 2 * third, first, second)
         leaving = asyncio.create_task(first.end())
-        await logs[2].append([record_from_event(event) for event in _EVENTS[2 * third :]])
+        await publish(logs[2], _EVENTS[2 * third :])
         await leaving
         await second.end()
     assert first.records + second.records == len(_EVENTS)
     assert second.records > 0
-    assert content(archive) == await _archived_by_one(logs[2], tmp_path / "one.duckdb")
+    await archive_all(logs[2], tmp_path / "one.duckdb")
+    assert content(archive) == content(tmp_path / "one.duckdb")
 
 
 async def test_a_member_that_stores_late_finds_its_partitions_gone(
@@ -106,18 +70,19 @@ async def test_a_member_that_stores_late_finds_its_partitions_gone(
         return store(self, prepared)
 
     monkeypatch.setattr(ArchiveWriter, "store", slow)
-    await logs[2].append([record_from_event(event) for event in _EVENTS])
+    await publish(logs[2], _EVENTS)
     async with asyncio.timeout(_TIMEOUT_S):
-        first = _Archiver(logs[0], archive)
+        first = Archiver(logs[0], archive, max_batch=20)
         while not late:
             await asyncio.sleep(0.02)
         # Another consumer group: to this one, all partitions are its own.
-        monkeypatch.setattr("unstable_stream.services.workers.archiver.GROUP", "another")
-        second = _Archiver(logs[1], archive)
-        await _until([second], len(_EVENTS))
+        monkeypatch.setattr("unstable_stream.services.workers.archiver.ARCHIVER_GROUP", "another")
+        second = Archiver(logs[1], archive, max_batch=20)
+        await until(lambda: second.records >= len(_EVENTS), second)
         other_is_done.set()
         await first.end()
         await second.end()
     assert (first.records, second.records) == (0, len(_EVENTS))
-    assert content(archive) == await _archived_by_one(logs[2], tmp_path / "one.duckdb")
+    await archive_all(logs[2], tmp_path / "one.duckdb")
+    assert content(archive) == content(tmp_path / "one.duckdb")
     assert query(archive, "SELECT count(*) FROM events").rows == [(len(_EVENTS),)]

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,42 +13,31 @@ from infra.s3.server import S3Server
 from tests.log.stores.gate import Gate
 from tests.services.workers.test_learner_service import (
     RUN,
-    STEPS,
     UPDATES,
     KillAt,
     Killed,
     Result,
     after_publishing,
     after_saving,
+    begun,
     config,
     curve,
-    new_log,
+    killed,
     published,
     service,
     steps,
 )
+from tests.services.workers.test_learner_service import log as log  # a fixture
 from unstable_stream.errors import CheckpointError, StoreUnavailableError
 from unstable_stream.events import Metrics
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.reading import read_to_end
-from unstable_stream.log.records import event_from_record, record_from_event
+from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.stores import Store, has_file, hold_optimizer_state, joined, owner_of
-from unstable_stream.log.topic_drift import create_declared_topics
-from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import RunConfig, parse_config
-from unstable_stream.services.workers import checkpoint_home
 from unstable_stream.services.workers.checkpoint_home import CheckpointHome, DirectoryHome, StoredHome
 from unstable_stream.services.workers.learner import LearnerService
 
 pytestmark = pytest.mark.longer
-
-
-@pytest.fixture
-async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
-    async with new_log(tmp_path) as opened:
-        await create_declared_topics(opened, load_topics())
-        await opened.append([record_from_event(step) for step in steps(STEPS)])
-        yield opened
 
 
 @pytest.fixture
@@ -64,9 +53,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Result:
 
     async def learn() -> Result:
         directory = tmp_path_factory.mktemp("uninterrupted")
-        async with new_log(directory) as log:
-            await create_declared_topics(log, load_topics())
-            await log.append([record_from_event(step) for step in steps(STEPS)])
+        async with begun(directory, steps()) as log:
             await service(directory, config()).train(log, asyncio.Event())
             return await curve(log)
 
@@ -107,15 +94,6 @@ async def test_checkpoints_are_in_the_store_and_nowhere_else(
     assert not list((tmp_path / "cache" / "saving").iterdir())
 
 
-async def test_on_s3_too(s3: str, tmp_path: Path, log: LocalLog, uninterrupted: Result) -> None:
-    first = stored(s3)
-    short = stored(s3, iterations=2)
-    assert await service(tmp_path, short).train(log, asyncio.Event()) == 2
-    assert await service(tmp_path, first).train(log, asyncio.Event()) == UPDATES
-    assert (await curve(log))[1] == uninterrupted[1]
-    assert len(whole(files(s3))) == UPDATES
-
-
 def after_uploading(victim: LearnerService, patch: pytest.MonkeyPatch) -> None:
     publish = victim._home.publish
 
@@ -145,15 +123,10 @@ async def test_killed_between_any_two_steps_it_ends_with_the_same_weights(
     root: str,
     tmp_path: Path,
     log: LocalLog,
-    monkeypatch: pytest.MonkeyPatch,
     uninterrupted: Result,
 ) -> None:
     settings = stored(root)
-    victim = service(tmp_path, settings)
-    with monkeypatch.context() as patch:
-        kill(victim, patch)
-        with pytest.raises(Killed):
-            await victim.train(log, asyncio.Event())
+    await killed(tmp_path, log, settings, kill)
     assert len((await published(log))[0]) == (3 if kill is after_publishing else 2)
     assert [name for name in files(root) if name.startswith("ckpt-000003")]
     assert await service(tmp_path, settings).train(log, asyncio.Event()) == UPDATES
@@ -211,7 +184,7 @@ async def test_a_store_that_stays_away_ends_the_learner_and_costs_one_update(
 
 async def waits(log: LocalLog) -> list[float]:
     """What the learner told of its waiting, in order."""
-    events = [event_from_record(record) async for record in read_to_end(log, ("metrics",))]
+    events = [event async for _, event in events_to_end(log, ("metrics",))]
     told = [event.values.get("stores/learner/wait_s") for event in events if isinstance(event, Metrics)]
     return [value for value in told if value is not None]
 
@@ -257,21 +230,6 @@ async def test_a_store_that_goes_away_in_mid_training_only_delays(
     told = await waits(log)
     assert told[0] == 0
     assert max(told) > 0
-
-
-async def test_old_optimizer_states_go_from_the_store(
-    root: str, tmp_path: Path, log: LocalLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checkpoint_home, "_KEPT_FOR_FORKS", 4)
-    settings = stored(root, keep_optimizer_states=1)
-    short = stored(root, keep_optimizer_states=1, iterations=2)
-    await service(tmp_path, short).train(log, asyncio.Event())
-    assert sorted(name.split("/")[0][:11] for name in files(root) if name.endswith("optimizer.pt")) == [
-        "ckpt-000002"
-    ]
-    await service(tmp_path, settings).train(log, asyncio.Event())
-    kept = sorted(name.split("/")[0][:11] for name in files(root) if name.endswith("optimizer.pt"))
-    assert kept == ["ckpt-000003", "ckpt-000004"]
 
 
 @pytest.fixture(params=["directory", "memory", "s3"])

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.builders import made
 from tests.log.harness import topics_of_one_partition
 from tests.log.lost_end import lose_end
 from tests.services.workers import test_game_schedule as schedules
@@ -23,12 +24,11 @@ from tests.services.workers.test_rollout import (
     games_of,
     publish,
     read,
-    started,
     update,
     worker,
 )
-from unstable_stream.errors import FencedError, OffsetOutOfRangeError
-from unstable_stream.events import Event, GameOutcome, GameStarted, Rating, event_id
+from unstable_stream.errors import OffsetOutOfRangeError
+from unstable_stream.events import Event, GameOutcome, GameStarted, Rating
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import ends_of
 from unstable_stream.log.saved_state import UnusableStateError
@@ -59,20 +59,6 @@ async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
 # -- the fold -------------------------------------------------------------------------------------
 
 
-def rating(uid: str, mu: float, games: int) -> Rating:
-    return Rating(
-        event_id=event_id(schedules.RUN, "rating", uid, games),
-        run_id=schedules.RUN,
-        occurred_at_ms=games,
-        env_id="*",
-        model_uid=uid,
-        mu=mu,
-        sigma=1.0,
-        games=games,
-        game_id=str(games),
-    )
-
-
 def history(settings: RunConfig, seed: int) -> list[Event]:
     """What may happen in a run, drawn at random: games end, are given up, or both; ratings; drops."""
     rng = random.Random(seed)
@@ -94,7 +80,9 @@ def history(settings: RunConfig, seed: int) -> list[Event]:
                 happens(schedules.given_up(game))
             if game.game_id in schedule.in_flight or rng.random() < 0.5:
                 happens(schedules.outcome(game, turns=rng.randint(1, 5)))
-        happens(rating(rng.choice(list(schedule.checkpoints)), rng.random(), len(events)))
+        uid, games = rng.choice(list(schedule.checkpoints)), len(events)
+        rated = {"mu": rng.random(), "sigma": 1.0, "games": games, "game_id": str(games), "env_id": "*"}
+        happens(made(Rating, model_uid=uid, **rated))
         if rng.random() < 0.4 and number < settings.learner.iterations:
             number += 1
             happens(schedules.update(number, trained=16, dropped=rng.randint(0, 3)))
@@ -147,11 +135,18 @@ async def play_until(log: LocalLog, outcomes: int, settings: RunConfig) -> None:
         await victim
 
 
+async def played(log: LocalLog, outcomes: int) -> RunConfig:
+    """Let a run begin and play until then; return its settings."""
+    await publish(log, checkpoint(0))
+    await play_until(log, outcomes, config())
+    return config()
+
+
 async def restored(log: LocalLog, settings: RunConfig) -> tuple[ScheduleState, int]:
     """Return what a collector knows that starts now, and the number of events that it has read for it."""
     one = collector(log, PretendEngine(is_open=False), settings)
     consumer = await log.consumer(TOPICS)
-    snapshots = CollectorSnapshots(log, RUN, TOPICS, settings, OFTEN)
+    snapshots = CollectorSnapshots(log, RUN, TOPICS, settings, one._schedule, one._measuring, OFTEN)
     await one._restore(log, consumer, snapshots)
     assert consumer.positions() == await ends_of(log, TOPICS)
     await consumer.close()
@@ -159,7 +154,7 @@ async def restored(log: LocalLog, settings: RunConfig) -> tuple[ScheduleState, i
     for call in calls:
         call.cancel()
     await asyncio.gather(*calls, return_exceptions=True)
-    return one._schedule.state(), snapshots._events
+    return one._schedule.state(), snapshots.since.events
 
 
 async def forget(log: LocalLog) -> None:
@@ -188,9 +183,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 
 
 async def test_a_restart_reads_only_what_came_after_the_snapshot(log: LocalLog) -> None:
-    settings = config()
-    await publish(log, checkpoint(0))
-    await play_until(log, 60, settings)
+    settings = await played(log, 60)
     state, events = await restored(log, settings)
     await forget(log)
     from_the_beginning, all_events = await restored(log, settings)
@@ -200,9 +193,7 @@ async def test_a_restart_reads_only_what_came_after_the_snapshot(log: LocalLog) 
 
 
 async def test_a_stale_snapshot_gives_the_same_state(log: LocalLog) -> None:
-    settings = config()
-    await publish(log, checkpoint(0))
-    await play_until(log, 20, settings)
+    settings = await played(log, 20)
     stale = dict(await log.saved(SCOPE))
     await publish(log, update(1), checkpoint(1))
     await play_until(log, 60, settings)
@@ -217,9 +208,7 @@ async def test_a_stale_snapshot_gives_the_same_state(log: LocalLog) -> None:
 
 @pytest.mark.parametrize("damage", [*DAMAGE, "a missing checkpoint"])
 async def test_a_snapshot_that_cannot_be_used_changes_nothing(log: LocalLog, damage: str) -> None:
-    settings = config()
-    await publish(log, checkpoint(0))
-    await play_until(log, 20, settings)
+    settings = await played(log, 20)
     saved = await log.saved(SCOPE)
     if damage == "a missing checkpoint":
         await save(log, {"checkpoint/ckpt-000000": b""})
@@ -248,9 +237,7 @@ async def test_a_snapshot_that_cannot_be_used_changes_nothing(log: LocalLog, dam
     ids=lambda change: next(iter(change)),
 )
 async def test_a_snapshot_of_other_settings_is_not_used(log: LocalLog, change: dict[str, object]) -> None:
-    settings = config()
-    await publish(log, checkpoint(0))
-    await play_until(log, 20, settings)
+    settings = await played(log, 20)
     assert await read_snapshot(log, RUN, TOPICS, settings) is not None
     other = parse_config(settings.model_dump(mode="json", exclude_unset=True) | change)
     with pytest.raises(UnusableStateError, match="other settings"):
@@ -260,11 +247,10 @@ async def test_a_snapshot_of_other_settings_is_not_used(log: LocalLog, change: d
 
 
 async def test_a_log_that_lost_what_the_snapshot_knows_stops_the_collector(tmp_path: Path) -> None:
-    settings, path = config(), tmp_path / "log.sqlite"
+    path = tmp_path / "log.sqlite"
     async with LocalLog.open(path, synchronous="NORMAL") as log:
         await log.create_topics(topics_of_one_partition())
-        await publish(log, checkpoint(0))
-        await play_until(log, 20, settings)
+        settings = await played(log, 20)
         found = await read_snapshot(log, RUN, TOPICS, settings)
         assert found is not None
         positions = found[0].offsets
@@ -291,18 +277,3 @@ async def test_killed_again_and_again_it_starts_every_game_once(log: LocalLog) -
     assert len({event.game_id for event in begun}) == len(begun)
     assert games_of(events, GameStarted) == list(range(len(games_of(events, GameStarted))))
     assert len(await log.saved(SCOPE)) == 2, "one state, and one for the checkpoint"
-
-
-async def test_a_collector_that_was_taken_over_saves_nothing(log: LocalLog) -> None:
-    await publish(log, checkpoint(0))
-    settings, stuck = config(), PretendEngine(is_open=False)
-    first = asyncio.ensure_future(collector(log, stuck, settings).collect(log, asyncio.Event()))
-    async with asyncio.timeout(DEADLINE_S):
-        while not games_of(await read(log), GameStarted):
-            assert not first.done()
-        await log.producer(f"collector/{RUN}")
-        saved = await log.saved(SCOPE)
-        await publish(log, *(started(number) for number in range(100, 110)))
-        with pytest.raises(FencedError, match=r"another launcher has taken over run .*This one stops"):
-            await first
-    assert await log.saved(SCOPE) == saved

@@ -1,31 +1,27 @@
 """The number format of learner and engine: measured on a CPU, and kept for a whole run."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from unstable_stream.algorithms.learners.hardware import bfloat16_speed
+from unstable_stream.inference.cores import fastest_on_cpu
 from unstable_stream.inference.tiny_player import tiny_player_path
 from unstable_stream.services.workers.checkpoint_home import DirectoryHome
-from unstable_stream.services.workers.dtype import fastest_on_cpu, kept
+from unstable_stream.services.workers.learner_core import kept
 
 
 def never() -> str:
     raise AssertionError("the choice was made anew")
 
 
-def answer(dtype: str) -> Callable[[], str]:
-    return lambda: dtype
-
-
 def test_a_run_keeps_the_choice_of_its_start(tmp_path: Path) -> None:
     root = DirectoryHome(tmp_path / "checkpoints" / "run")
-    assert kept(root, answer("bfloat16")) == "bfloat16"
+    assert kept(root, lambda: "bfloat16") == "bfloat16"
     assert kept(root, never) == "bfloat16"
-    assert kept(DirectoryHome(tmp_path / "other"), answer("float32")) == "float32"
+    assert kept(DirectoryHome(tmp_path / "other"), lambda: "float32") == "float32"
 
 
 def test_a_run_from_before_there_was_a_choice_goes_on_in_float32(tmp_path: Path) -> None:

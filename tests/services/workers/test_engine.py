@@ -1,7 +1,9 @@
 """What a run's configuration makes of its engine."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,6 +15,22 @@ from unstable_stream.runs.placement import Share
 from unstable_stream.services.workers.engine import build_engine
 
 _EXAMPLE = Path(__file__).parents[3] / "examples" / "extensions" / "engine.py"
+
+
+@pytest.fixture
+def vllm_settings(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Return what vLLM's engine is made with, for a configuration and a share of the GPUs."""
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        "unstable_stream.inference.vllm.engine.VllmEngine", lambda _, **settings: made.append(settings)
+    )
+
+    def build(sections: dict[str, Any], share: Share = Share("engine 0")) -> dict[str, Any]:  # noqa: B008
+        minimal = {"model": "m", "train_envs": [{"env_id": "TicTacToe-v0-train"}], "engine": {"type": "vllm"}}
+        build_engine(parse_config(minimal | sections), "a model", share)
+        return made[-1]
+
+    return build
 
 
 @pytest.mark.parametrize(
@@ -27,45 +45,30 @@ _EXAMPLE = Path(__file__).parents[3] / "examples" / "extensions" / "engine.py"
     ],
 )
 def test_vllm_computes_on_the_cores_that_the_learner_leaves(
-    cores: int, changes: dict[str, Any], threads: int, monkeypatch: pytest.MonkeyPatch
+    cores: int,
+    changes: dict[str, Any],
+    threads: int,
+    vllm_settings: Callable[..., dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ray tells an actor that asks for no core to compute with one thread, on any machine."""
-    given: dict[str, Any] = {}
-    monkeypatch.setattr(
-        "unstable_stream.inference.vllm.engine.VllmEngine", lambda _, **kwargs: given.update(kwargs)
-    )
     monkeypatch.setattr("unstable_stream.services.workers.engine.available_cores", lambda: cores)
-    minimal = {"model": "m", "train_envs": [{"env_id": "TicTacToe-v0-train"}], "engine": {"type": "vllm"}}
-    build_engine(parse_config(minimal | changes), "m", Share("engine 0"))
-    assert given["num_threads"] == threads
+    assert vllm_settings(changes)["num_threads"] == threads
 
 
 @pytest.mark.parametrize("chosen", ["float32", "bfloat16"])
 def test_vllm_computes_in_the_numbers_that_were_measured_faster(
-    chosen: str, monkeypatch: pytest.MonkeyPatch
+    chosen: str, vllm_settings: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[dict[str, Any]] = []
-    measured: list[tuple[object, ...]] = []
-
-    def fastest(*asked: object, **settings: object) -> str:
-        measured.append((*asked, settings))
-        return chosen
-
+    fastest = Mock(return_value=chosen)
     monkeypatch.setattr("unstable_stream.services.workers.engine.fastest_on_cpu", fastest)
-    monkeypatch.setattr(
-        "unstable_stream.inference.vllm.engine.VllmEngine", lambda path, **settings: made.append(settings)
-    )
-
-    def dtype(share: Share, **engine: Any) -> object:
-        given = {"model": "a", "train_envs": [{"env_id": "e"}], "engine": {"type": "vllm", **engine}}
-        build_engine(parse_config(given), "a model", share)
-        return made[-1]["dtype"]
-
-    assert dtype(Share("engine 0"), num_threads=3) == chosen
-    assert measured == [("engine 0", "a model", {"rows": 32, "num_threads": 3})]
-    assert dtype(Share("engine 0"), dtype="float16") == "float16", "as told"
-    assert dtype(Share("engine 0", num_gpus=1.0)) == "auto", "vLLM's own choice on a GPU"
-    assert len(measured) == 1
+    engine = {"type": "vllm", "num_threads": 3}
+    assert vllm_settings({"engine": engine})["dtype"] == chosen
+    fastest.assert_called_once_with("engine 0", "a model", rows=32, num_threads=3)
+    assert vllm_settings({"engine": engine | {"dtype": "float16"}})["dtype"] == "float16", "as told"
+    on_gpu = vllm_settings({"engine": engine}, Share("engine 0", num_gpus=1.0))
+    assert on_gpu["dtype"] == "auto", "vLLM's own choice on a GPU"
+    fastest.assert_called_once()
 
 
 async def test_an_engine_of_ones_own_plays_adapters_unproven_but_not_changed_ones(tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ import pytest
 
 from tests.log.harness import topics_of_one_partition
 from tests.services.workers.pretend_engine import PretendEngine
+from tests.services.workers.test_learner_service import append, new_log, published, service, steps
 from tests.services.workers.test_learner_service import config as learner_config
-from tests.services.workers.test_learner_service import new_log, published, service, steps
 from tests.services.workers.test_rollout import (
-    RUN,
     checkpoint,
+    collect,
     config,
     publish,
     started,
@@ -21,18 +21,15 @@ from tests.services.workers.test_rollout import (
 from unstable_stream.errors import ServiceError
 from unstable_stream.events import GameOutcome
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.services.workers.collector import Collector
-from unstable_stream.services.workers.engine import LocalEngine
 
 
 async def test_a_learner_whose_checkpoints_were_deleted(tmp_path: Path) -> None:
     """It must not take the directories of published checkpoints for leftovers, nor begin anew."""
     async with new_log(tmp_path) as log:
         await log.create_topics(topics_of_one_partition())
-        await log.append([record_from_event(step) for step in steps()])
+        await append(log, steps())
         assert await service(tmp_path, learner_config(iterations=2)).train(log, asyncio.Event()) == 2
         directories = sorted(tmp_path.glob("checkpoints/*/ckpt-*"))
         for topic in ("checkpoints", "learner-updates"):
@@ -57,14 +54,6 @@ async def test_a_collector_whose_outcomes_were_deleted(tmp_path: Path) -> None:
         await publish(log, *(checkpoint(n) for n in range(1, last + 1)), *map(update, range(1, last + 1)))
         await log.delete_before(await log.end_offsets(GameOutcome.TOPIC))
         engine = PretendEngine()
-        collector = Collector(
-            settings,
-            RUN,
-            [LocalEngine(engine)],
-            [worker(log, engine, settings)],
-            data=DataDir(tmp_path),
-        )
-        async with asyncio.timeout(60):
-            with pytest.raises(ServiceError, match=r"game-outcomes\[0\]: offsets 0 to 2 are gone"):
-                await collector.collect(log, asyncio.Event())
+        with pytest.raises(ServiceError, match=r"game-outcomes\[0\]: offsets 0 to 2 are gone"):
+            await collect(log, engine, settings)
         assert engine.asked == 0

@@ -36,8 +36,7 @@ from unstable_stream.model_pool import ModelPool
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.services.streams.dead_letters import DeadLetters
 from unstable_stream.services.streams.processor import group_of
-from unstable_stream.services.workers.game_schedule import GameSchedule
-from unstable_stream.services.workers.pending_steps import PendingSteps
+from unstable_stream.services.workers.game_schedule import GameSchedule, PendingSteps
 
 RUN = "run-test"
 
@@ -60,13 +59,14 @@ def config(**sections: Any) -> RunConfig:
     return parse_config(values)
 
 
-def checkpoint(iteration: int) -> Checkpoint:
+def checkpoint(iteration: int, model: str | None = None) -> Checkpoint:
     return made(
         Checkpoint,
         occurred_at_ms=iteration,
         iteration=iteration,
-        path=f"/checkpoints/{iteration}" if iteration else None,
-        parent_uid=checkpoint_uid(iteration - 1) if iteration else None,
+        path=f"/checkpoints/{iteration}" if iteration and model is None else None,
+        parent_uid=checkpoint_uid(iteration - 1, model) if iteration else None,
+        model=model,
     )
 
 
@@ -75,12 +75,12 @@ def outcome(game: GameStarted, turns: int = 3, invalid_seat: int | None = None) 
         GameOutcome,
         game,
         seats=tuple(
-            SeatResult(
+            made(
+                SeatResult,
                 seat=seat.seat,
                 model_uid=seat.model_uid,
                 kind=seat.kind,
                 reward=0.0,
-                rank=0,
                 trained=seat.trained,
                 turns=turns,
             )
@@ -92,14 +92,24 @@ def outcome(game: GameStarted, turns: int = 3, invalid_seat: int | None = None) 
     )
 
 
-def update(number: int, trained: int, dropped: int = 0) -> LearnerUpdate:
+def update(number: int, trained: int, dropped: int = 0, model: str | None = None) -> LearnerUpdate:
     return made(
         LearnerUpdate,
         occurred_at_ms=number,
         update=number,
-        step_ids=tuple(f"t{number}-{i}" for i in range(trained)),
-        dropped=tuple(DroppedStep(f"d{number}-{i}", "stale") for i in range(dropped)),
+        step_ids=tuple(f"{model}-t{number}-{i}" for i in range(trained)),
+        dropped=tuple(DroppedStep(f"{model}-d{number}-{i}", "stale") for i in range(dropped)),
+        model=model,
     )
+
+
+def begun(settings: RunConfig, *events: Event) -> GameSchedule:
+    """Return a schedule that knows the initial policies and these events."""
+    schedule = GameSchedule(RUN, settings)
+    first = [checkpoint(0, model) for model in settings.model_names]
+    for event in (*first, *events):
+        schedule.apply(event)
+    return schedule
 
 
 def play_all(schedule: GameSchedule, split: str, history: list[Event]) -> list[GameStarted]:
@@ -114,13 +124,8 @@ def play_all(schedule: GameSchedule, split: str, history: list[Event]) -> list[G
     return played
 
 
-def test_nothing_is_played_before_there_is_a_policy() -> None:
-    assert GameSchedule(RUN, config()).next_games(0) == []
-
-
 def test_games_in_flight_stay_within_the_number_of_workers() -> None:
-    schedule = GameSchedule(RUN, config(collector={"max_pending_steps": 10_000}))
-    schedule.apply(checkpoint(0))
+    schedule = begun(config(collector={"max_pending_steps": 10_000}))
     first = schedule.next_games(0)
     assert Counter(game.split for game in first) == {"train": 8, "eval": 4}
     for game in first:
@@ -131,23 +136,15 @@ def test_games_in_flight_stay_within_the_number_of_workers() -> None:
 
 
 def test_collection_pauses_at_the_back_pressure_bound_and_goes_on_after_an_update() -> None:
-    schedule = GameSchedule(RUN, config(collector={"max_pending_steps": 20, "num_eval_workers": 0}))
-    schedule.apply(checkpoint(0))
+    schedule = begun(config(collector={"max_pending_steps": 20, "num_eval_workers": 0}))
     played = play_all(schedule, "train", [])
     # Mirror self-play: both seats' three turns become steps.
-    assert schedule.pending_steps == 6 * len(played)
-    assert 20 <= schedule.pending_steps < 20 + 8 * 6
-    before = schedule.pending_steps
+    assert schedule.pending.total() == 6 * len(played)
+    assert 20 <= schedule.pending.total() < 20 + 8 * 6
+    before = schedule.pending.total()
     schedule.apply(update(1, trained=16, dropped=2))
-    assert schedule.pending_steps == before - 18
+    assert schedule.pending.total() == before - 18
     assert schedule.next_games(0)
-
-
-def test_an_update_seen_twice_is_counted_once() -> None:
-    schedule = GameSchedule(RUN, config())
-    schedule.apply(update(1, trained=16))
-    schedule.apply(update(1, trained=16))
-    assert schedule.pending_steps == -16
 
 
 def test_evaluation_plays_the_same_seeds_for_every_checkpoint_and_every_seat() -> None:
@@ -194,8 +191,7 @@ def round_robin(*names: str, games: int = 4, **evaluation: Any) -> RunConfig:
 
 def test_in_a_round_robin_each_pair_plays_each_seed_in_both_seat_orders() -> None:
     settings = round_robin("a", "b", "c")
-    schedule = GameSchedule(RUN, settings)
-    schedule.apply(checkpoint(0))
+    schedule = begun(settings)
     games = play_all(schedule, "eval", [])
     assert schedule.finished
     assert len(games) == settings.round_robin_games == 12
@@ -221,8 +217,7 @@ def test_in_a_round_robin_of_more_seats_each_player_has_each_side_against_the_ot
 ) -> None:
     tree = round_robin("a", "b", games=6).model_dump(mode="json")
     settings = parse_config({**tree, "train_envs": [{"env_id": "LiarsDice-v0-train", **env}]})
-    schedule = GameSchedule(RUN, settings)
-    schedule.apply(checkpoint(0))
+    schedule = begun(settings)
     games = play_all(schedule, "eval", [])
     assert ["".join(seat.model_uid for seat in game.seats) for game in games] == sides
     assert [game.seed for game in games[::2]] == [game.seed for game in games[1::2]]
@@ -290,28 +285,15 @@ def test_a_restart_plans_the_same_games() -> None:
         rebuilt.apply(event)
     assert rebuilt.in_flight == live.in_flight
     assert set(rebuilt.in_flight) == {game.game_id for game in started[5:]}
-    assert rebuilt.pending_steps == live.pending_steps
+    assert rebuilt.pending.total() == live.pending.total()
     assert [game.game_id for game in rebuilt.next_games(0)] == [game.game_id for game in live.next_games(0)]
 
 
-def test_an_abandoned_game_is_no_longer_in_flight() -> None:
-    schedule = GameSchedule(RUN, config())
-    schedule.apply(checkpoint(0))
-    game = schedule.next_games(0)[0]
-    schedule.apply(game)
-    schedule.apply(made(GameAbandoned, game))
-    assert not schedule.in_flight
-
-
 def test_mirror_seats_are_trained_and_fixed_opponents_are_not() -> None:
-    schedule = GameSchedule(RUN, config())
-    schedule.apply(checkpoint(0))
+    schedule = begun(config())
     mirror = schedule.next_games(0)[0]
     assert [(seat.model_uid, seat.trained) for seat in mirror.seats] == [(checkpoint_uid(0), True)] * 2
-    fixed = GameSchedule(
-        RUN, config(model_pool={"sample_mode": "fixed", "fixed": [{"name": "random-legal"}]})
-    )
-    fixed.apply(checkpoint(0))
+    fixed = begun(config(model_pool={"sample_mode": "fixed", "fixed": [{"name": "random-legal"}]}))
     games = [game for game in fixed.next_games(0) if game.split == "train"][:2]
     assert [[(s.kind, s.trained, s.template) for s in game.seats] for game in games] == [
         [("checkpoint", True, "tictactoe-board"), ("scripted", False, None)],
@@ -324,8 +306,7 @@ def test_every_seat_of_a_many_player_game_is_filled_and_ours_goes_round() -> Non
         train_envs=[{"env_id": "ThreePlayerTicTacToe-v0-train", "num_players": 3}],
         model_pool={"sample_mode": "fixed", "fixed": [{"name": "random-legal"}]},
     )
-    schedule = GameSchedule(RUN, settings)
-    schedule.apply(checkpoint(0))
+    schedule = begun(settings)
     games = [game for game in schedule.next_games(0) if game.split == "train"][:3]
     assert [[seat.trained for seat in game.seats].index(True) for game in games] == [0, 1, 2]
     assert all(len(game.seats) == 3 for game in games)
@@ -333,10 +314,9 @@ def test_every_seat_of_a_many_player_game_is_filled_and_ours_goes_round() -> Non
 
 @pytest.mark.parametrize(("filtered", "expected"), [(False, 6), (True, 3)])
 def test_steps_of_a_game_ended_by_an_invalid_move(filtered: bool, expected: int) -> None:
-    schedule = GameSchedule(RUN, config(collector={"filter_opponent_invalid": filtered}))
-    schedule.apply(checkpoint(0))
+    schedule = begun(config(collector={"filter_opponent_invalid": filtered}))
     schedule.apply(outcome(schedule.next_games(0)[0], invalid_seat=1))
-    assert schedule.pending_steps == expected
+    assert schedule.pending.total() == expected
 
 
 def test_other_runs_change_nothing() -> None:
@@ -344,25 +324,22 @@ def test_other_runs_change_nothing() -> None:
     schedule.apply(checkpoint(0))
     schedule.apply(update(1, trained=3))
     assert schedule.next_games(0) == []
-    assert schedule.updates == 0
 
 
 def test_a_game_given_up_that_finishes_after_all_counts_its_steps() -> None:
-    schedule = GameSchedule(RUN, config())
-    schedule.apply(checkpoint(0))
+    schedule = begun(config())
     game = schedule.next_games(0)[0]
     schedule.apply(game)
     given_up = made(GameAbandoned, game)
     for event in (given_up, outcome(game), given_up, outcome(game)):
         schedule.apply(event)
     assert not schedule.in_flight
-    assert schedule.pending_steps == 6
+    assert schedule.pending.total() == 6
 
 
 def test_the_run_is_not_over_before_the_last_checkpoint_is_known() -> None:
-    schedule = GameSchedule(RUN, config(evaluation={"opponents": []}))
-    for event in (checkpoint(0), *(update(number, trained=0) for number in range(1, 6))):
-        schedule.apply(event)
+    updates = [update(number, trained=0) for number in range(1, 6)]
+    schedule = begun(config(evaluation={"opponents": []}), *updates)
     assert schedule.training_finished
     assert not schedule.finished
     schedule.apply(checkpoint(5))
@@ -370,27 +347,25 @@ def test_the_run_is_not_over_before_the_last_checkpoint_is_known() -> None:
 
 
 def test_steps_found_lost_are_not_pending_any_more() -> None:
-    schedule = GameSchedule(RUN, config(collector={"max_pending_steps": 16, "num_eval_workers": 0}))
-    schedule.apply(checkpoint(0))
+    schedule = begun(config(collector={"max_pending_steps": 16, "num_eval_workers": 0}))
     play_all(schedule, "train", [])
     assert schedule.next_games(0) == []
     lost = made(
         StepsDropped,
         event_id=event_id(RUN, "steps-dropped", 1, "a"),
-        dropped=tuple(DroppedStep(f"s{i}", "expired") for i in range(schedule.pending_steps)),
+        dropped=tuple(DroppedStep(f"s{i}", "expired") for i in range(schedule.pending.total())),
     )
     schedule.apply(lost)
     schedule.apply(lost)
-    assert schedule.pending_steps == 0
+    assert schedule.pending.total() == 0
     assert schedule.next_games(0) != []
 
 
 @pytest.mark.parametrize("host", [None, RUN])
 def test_steps_of_a_trajectory_that_was_set_aside_are_not_pending(host: str | None) -> None:
-    schedule = GameSchedule(RUN, config(collector={"max_pending_steps": 16, "num_eval_workers": 0}))
-    schedule.apply(checkpoint(0))
+    schedule = begun(config(collector={"max_pending_steps": 16, "num_eval_workers": 0}))
     games = play_all(schedule, "train", [])
-    pending = schedule.pending_steps
+    pending = schedule.pending.total()
     seat = next(seat for seat in games[0].seats if seat.trained)
     turns = next(result.turns for result in outcome(games[0]).seats if result.seat == seat.seat)
     turn = made(Turn, completion_token_ids=pack_tokens([1]), logprobs=pack_floats([0.0]), action="")
@@ -413,10 +388,10 @@ def test_steps_of_a_trajectory_that_was_set_aside_are_not_pending(host: str | No
     letters += [record for event in (other, evaluated) for record in shaping.about(stored(event), "")]
     for letter in letters:
         schedule.apply(decode_event(letter.value))
-    assert schedule.pending_steps == pending
+    assert schedule.pending.total() == pending
     for letter in shaping.about(stored(view), "") * 2:
         schedule.apply(decode_event(letter.value))
-    assert schedule.pending_steps == pending - turns
+    assert schedule.pending.total() == pending - turns
 
 
 def stored(event: Event) -> StoredRecord:
@@ -430,15 +405,16 @@ def entries(thing: Any) -> int:
         return len(thing) + sum(entries(value) for value in thing.values())
     if isinstance(thing, list | tuple | set | frozenset | deque):
         return len(thing) + sum(entries(value) for value in thing)
-    if isinstance(thing, ModelPool | IndexSet | PendingSteps):
-        names = thing.__slots__ if isinstance(thing, IndexSet) else vars(thing)
+    if isinstance(thing, PendingSteps):
+        return entries(msgspec.structs.asdict(thing))
+    if isinstance(thing, ModelPool | IndexSet):
+        names = vars(thing) if isinstance(thing, ModelPool) else thing.__slots__
         return sum(entries(getattr(thing, name)) for name in names)
     return 0
 
 
 def test_it_does_not_grow_with_the_games_played() -> None:
-    schedule = GameSchedule(RUN, config(collector={"max_pending_steps": 10_000}))
-    schedule.apply(checkpoint(0))
+    schedule = begun(config(collector={"max_pending_steps": 10_000}))
     game = schedule.next_games(0)[0]
     assert game.split == "train"
     end, gone = outcome(game), given_up(game)
@@ -458,7 +434,7 @@ def test_it_does_not_grow_with_the_games_played() -> None:
                 schedule.apply(msgspec.structs.replace(end, game_id=name, game_index=ended))
         if index in (50_000, 99_999):
             sizes.append(sum(entries(value) for value in vars(schedule).values()))
-    assert schedule.pending.games > 99_900
+    assert schedule.pending.train_games > 99_900
     # The games that were given up and never finished: an id here, and a gap in the pool's set of games.
     assert abs(sizes[1] - sizes[0]) < 100, sizes
 
@@ -468,34 +444,33 @@ def given_up(game: GameStarted) -> GameAbandoned:
 
 
 def test_games_of_an_unknown_split_change_nothing() -> None:
-    schedule = GameSchedule(RUN, config())
-    schedule.apply(checkpoint(0))
+    schedule = begun(config())
     (game, *_) = schedule.next_games(0)
     unknown = msgspec.structs.replace(game, split="exhibition")
     schedule.apply(unknown)
     assert (schedule.in_flight, schedule.games_in_flight("exhibition")) == ({}, 0)
 
 
+def wins_all_of_tak(schedule: GameSchedule, tak: str | None = None, tictactoe: str | None = None) -> None:
+    """Let a model win all of 20 games of SimpleTak, and another half of 20 of TicTacToe."""
+    for index in range(40):
+        is_tak, won = index % 2 == 0, index % 4 != 1
+        seats = {
+            0: (checkpoint_uid(0, tak if is_tak else tictactoe), 1.0 if won else -1.0),
+            1: ("random-legal", -1.0 if won else 1.0),
+        }
+        env_id = "SimpleTak-v0-train" if is_tak else "TicTacToe-v0-train"
+        schedule.apply(make_outcome(index, seats, env_id=env_id, run_id=RUN))
+
+
 def test_a_curriculum_moves_games_to_the_environment_with_more_to_learn() -> None:
     envs = [{"env_id": "TicTacToe-v0-train"}, {"env_id": "SimpleTak-v0-train", "weight": 3}]
     fixed = {"sample_mode": "fixed", "fixed": [{"name": "random-legal"}]}
     settings = {"train_envs": envs, "model_pool": fixed, "collector": {"max_pending_steps": 100_000}}
-    by_weight = GameSchedule(RUN, config(**settings))
-    by_results = GameSchedule(RUN, config(**settings, curriculum={"mode": "win-rate", "floor": 0.0}))
+    by_weight = begun(config(**settings))
+    by_results = begun(config(**settings, curriculum={"mode": "win-rate", "floor": 0.0}))
     for schedule in (by_weight, by_results):
-        schedule.apply(checkpoint(0))
-        for index in range(40):
-            # All of SimpleTak is won, half of TicTacToe.
-            won = index % 4 != 1
-            seats = {0: (checkpoint_uid(0), 1.0 if won else -1.0), 1: ("random-legal", -1.0 if won else 1.0)}
-            schedule.apply(
-                make_outcome(
-                    index,
-                    seats,
-                    env_id="SimpleTak-v0-train" if index % 2 == 0 else "TicTacToe-v0-train",
-                    run_id=RUN,
-                )
-            )
+        wins_all_of_tak(schedule)
     assert by_weight.environment_shares() == [0.25, 0.75]
     assert by_results.environment_shares() == [1.0, 0.0]
     drawn = {game.env_id for game in by_results.next_games(0) if game.split == "train"}

@@ -12,7 +12,7 @@ from unstable_stream.events import GameAbandoned, GameOutcome, GameStarted
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.services.workers.hung_games import HungGames
+from unstable_stream.services.workers.rollout import HungGames
 
 pytestmark = pytest.mark.longer
 
@@ -59,7 +59,7 @@ from unstable_stream.games.environments import Environment
 from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.log.open import open_log_at
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.services.workers.hung_games import end_with
+from unstable_stream.services.workers.rollout import end_with
 from unstable_stream.services.workers.rollout import RolloutWorker
 
 

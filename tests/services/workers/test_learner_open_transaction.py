@@ -3,31 +3,24 @@
 import asyncio
 from pathlib import Path
 
-from tests.services.workers.test_learner_service import BATCH, RUN, config, steps
+from tests.services.workers.test_learner_service import BATCH, append, config, service, steps
 from tests.simulation.log import SimulatedLog, Store
 from unstable_stream.events import Checkpoint, LearnerUpdate
-from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.log.reading import events_to_end
-from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
-from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.services.workers.learner import LearnerService
 
 
 async def test_what_is_acknowledged_and_cannot_be_read_yet_is_not_published_again(tmp_path: Path) -> None:
     store = Store(tmp_path, transaction_markers=True)
     log = SimulatedLog(store)
     await log.create_topics(list(load_topics().values()))
-    await log.append([record_from_event(step) for step in steps(3 * BATCH)])
+    await append(log, steps(3 * BATCH))
     held = [at for topic in (Checkpoint.TOPIC, LearnerUpdate.TOPIC) for at in await log.end_offsets(topic)]
     for at in held:
         await store.hold_back(at)
 
-    def learner() -> LearnerService:
-        return LearnerService(config(iterations=1), RUN, DataDir(tmp_path), resolve_model("tiny-player"))
-
-    assert await learner().train(log, asyncio.Event()) == 1
-    restarted = learner()
+    assert await service(tmp_path, config(iterations=1)).train(log, asyncio.Event()) == 1
+    restarted = service(tmp_path, config(iterations=1))
     for at in held:
         asyncio.get_running_loop().call_later(0.3, store.let_go, at)
     assert await restarted.train(SimulatedLog(store), asyncio.Event()) == 1

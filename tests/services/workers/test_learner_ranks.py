@@ -2,8 +2,6 @@
 
 import asyncio
 import dataclasses
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -15,20 +13,22 @@ import pytest
 import torch
 
 from tests.processes import still_runs
-from tests.services.workers.test_learner_service import BATCH, RUN, config, new_log, published, service, steps
+from tests.services.workers.test_learner_service import BATCH, config, steps
 from unstable_stream.algorithms import Reinforce, TokenBatch
 from unstable_stream.algorithms.learners.checkpoint import load_checkpoint
 from unstable_stream.algorithms.learners.standard_learner import StandardLearner
 from unstable_stream.algorithms.update_decisions import TrainingSample
 from unstable_stream.errors import ConfigError, LearnerError
 from unstable_stream.inference.base_model import resolve_model
-from unstable_stream.log.records import record_from_event
-from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.placement import Machine, Share, place
 from unstable_stream.services.workers.checkpoint_home import DirectoryHome
-from unstable_stream.services.workers.learner_core import build_training_algorithm
-from unstable_stream.services.workers.learner_ranks import LearnerGroup, build_learners, configure
+from unstable_stream.services.workers.learner_core import (
+    LearnerGroup,
+    build_learners,
+    build_training_algorithm,
+    configure,
+)
 
 pytestmark = pytest.mark.slow  # each starts processes that load torch and a model
 DEADLINE_S = 60.0
@@ -126,15 +126,6 @@ def test_all_ranks_change_their_settings(group: Callable[..., LearnerGroup], tmp
     assert found["grad_norm"] == pytest.approx(expected["grad_norm"], rel=1e-3)
 
 
-def test_a_learner_that_was_killed_is_named(group: Callable[..., LearnerGroup]) -> None:
-    pair = group()
-    train(pair, [1])
-    (other,) = pair.process_ids
-    os.kill(other, signal.SIGKILL)
-    with pytest.raises(LearnerError, match="learner rank 1 ended during update 2, status -9"):
-        train(pair, [2])
-
-
 class Picky(Reinforce):
     """Refuses a sample that only one rank gets."""
 
@@ -182,24 +173,6 @@ async def test_without_the_first_the_others_end(tmp_path: Path) -> None:
     while still_runs(other):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.05)
-
-
-async def test_a_service_with_two_learners_trains_to_the_end_and_resumes(tmp_path: Path) -> None:
-    async with new_log(tmp_path) as log:
-        await log.create_topics(list(load_topics().values()))
-        await log.append([record_from_event(step) for step in steps()])
-        first = service(tmp_path, config(num_learners=2, iterations=2))
-        assert await first.train(log, asyncio.Event()) == 2
-        first.close()
-        again = service(tmp_path, config(num_learners=2, iterations=4))
-        assert await again.train(log, asyncio.Event()) == 4
-        again.close()
-        updates, checkpoints = await published(log)
-    assert [update.update for update in updates] == [1, 2, 3, 4]
-    assert [each.iteration for each in checkpoints] == [0, 1, 2, 3, 4]
-    trained = [each for update in updates for each in update.step_ids]
-    assert len(trained) == len(set(trained)) == 4 * BATCH
-    assert updates[0].run_id == RUN
 
 
 def test_settings_that_cannot_work_are_refused() -> None:

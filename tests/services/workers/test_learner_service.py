@@ -1,6 +1,8 @@
 """The learner service killed between any two of its commit steps goes on as if nothing had happened."""
 
 import asyncio
+import contextlib
+import functools
 import random
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -29,7 +31,6 @@ from unstable_stream.events import (
     StepsDropped,
     checkpoint_uid,
     encode_event,
-    event_id,
     game_id,
     pack_floats,
     pack_tokens,
@@ -37,9 +38,9 @@ from unstable_stream.events import (
 )
 from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.port import Record, TopicPartition
-from unstable_stream.log.reading import read_to_end
-from unstable_stream.log.records import event_from_record, record_from_event, source_header
+from unstable_stream.log.port import EventLog, Record, TopicPartition
+from unstable_stream.log.reading import events_to_end, read_to_end
+from unstable_stream.log.records import record_from_event, source_header
 from unstable_stream.log.saved_state import pack_state
 from unstable_stream.log.topics import load_topics
 from unstable_stream.reward_transformations import Sample, SamplingRewardTransform
@@ -114,38 +115,45 @@ def steps(count: int = STEPS, first_game: int = 0) -> list[Step]:
     return built
 
 
-@pytest.fixture
-async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
-    async with new_log(tmp_path) as opened:
-        await opened.create_topics(list(load_topics().values()))
-        await opened.append([record_from_event(step) for step in steps()])
-        yield opened
-
-
 def new_log(directory: Path) -> LocalLog:
     return LocalLog.open(directory / "log.sqlite", synchronous="NORMAL")
+
+
+@contextlib.asynccontextmanager
+async def begun(directory: Path, events: Sequence[Event] = ()) -> AsyncIterator[LocalLog]:
+    """Open a new log with these events."""
+    async with new_log(directory) as log:
+        await log.create_topics(list(load_topics().values()))
+        await append(log, events)
+        yield log
+
+
+async def append(log: EventLog, events: Sequence[Event]) -> None:
+    await log.append([record_from_event(event) for event in events])
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
+    async with begun(tmp_path, steps()) as opened:
+        yield opened
 
 
 def service(directory: Path, settings: RunConfig) -> LearnerService:
     return LearnerService(settings, RUN, DataDir(directory), resolve_model("tiny-player"))
 
 
-async def published(log: LocalLog) -> tuple[list[LearnerUpdate], list[Checkpoint]]:
-    events: list[Event] = [
-        event_from_record(record) async for record in read_to_end(log, ("learner-updates", "checkpoints"))
-    ]
-    return (
-        [event for event in events if isinstance(event, LearnerUpdate)],
-        [event for event in events if isinstance(event, Checkpoint)],
-    )
+async def published(log: LocalLog, model: str | None = None) -> tuple[list[LearnerUpdate], list[Checkpoint]]:
+    events = [event async for _, event in events_to_end(log, ("learner-updates", "checkpoints"))]
+    updates = [event for event in events if isinstance(event, LearnerUpdate) and event.model == model]
+    return updates, [event for event in events if isinstance(event, Checkpoint) and event.model == model]
 
 
 Result = tuple[list[tuple[int, tuple[str, ...], int, float]], list[str | None]]
 """What must not depend on interruptions: number, steps, drops, loss of each update; the weights' digests."""
 
 
-async def curve(log: LocalLog) -> Result:
-    updates, checkpoints = await published(log)
+async def curve(log: LocalLog, model: str | None = None) -> Result:
+    updates, checkpoints = await published(log, model)
     return (
         [(update.update, update.step_ids, len(update.dropped), update.loss) for update in updates],
         [checkpoint.sha256 for checkpoint in checkpoints],
@@ -159,9 +167,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], R
 
     async def learn(save_every: int) -> Result:
         directory = tmp_path_factory.mktemp("uninterrupted")
-        async with new_log(directory) as log:
-            await log.create_topics(list(load_topics().values()))
-            await log.append([record_from_event(step) for step in steps()])
+        async with begun(directory, steps()) as log:
             await service(directory, config(save_every=save_every)).train(log, asyncio.Event())
             return await curve(log)
 
@@ -182,52 +188,43 @@ async def test_n_iterations_make_n_updates_and_n_plus_one_checkpoints(
     assert len(set(digests)) == UPDATES + 1
 
 
-async def test_old_optimizer_states_go_and_the_run_still_resumes(log: LocalLog, tmp_path: Path) -> None:
-    settings = config(keep_optimizer_states=2)
-    short = settings.model_copy(update={"learner": settings.learner.model_copy(update={"iterations": 3})})
-    await service(tmp_path, short).train(log, asyncio.Event())
-    states = tmp_path.glob("checkpoints/*/*/optimizer.pt")
-    names = sorted(path.parent.name for path in states)
-    assert [name.rpartition("-")[0] for name in names] == [checkpoint_uid(2), checkpoint_uid(3)]
-    await service(tmp_path, settings).train(log, asyncio.Event())
-    numbers = [number for number, *_ in (await curve(log))[0]]
-    assert numbers == [1, 2, 3, 4]
-    assert len(list(tmp_path.glob("checkpoints/*/*/adapter_model.safetensors"))) == UPDATES
-
-
-async def test_every_so_many_updates_keep_their_optimizer_state_for_forks(
-    log: LocalLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("for_forks", "kept", "left"), [(10, 2, (3, 4)), (2, 1, (2, 3, 4))])
+async def test_old_optimizer_states_go_but_every_so_many_for_forks_and_the_run_still_resumes(
+    log: LocalLog,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    for_forks: int,
+    kept: int,
+    left: tuple[int, ...],
 ) -> None:
-    monkeypatch.setattr(checkpoint_home, "_KEPT_FOR_FORKS", 2)
-    await service(tmp_path, config(keep_optimizer_states=1)).train(log, asyncio.Event())
+    monkeypatch.setattr(checkpoint_home, "_KEPT_FOR_FORKS", for_forks)
+    for iterations in (3, UPDATES):
+        settings = config(keep_optimizer_states=kept, iterations=iterations)
+        await service(tmp_path, settings).train(log, asyncio.Event())
     names = sorted(path.parent.name for path in tmp_path.glob("checkpoints/*/*/optimizer.pt"))
-    assert [name.rpartition("-")[0] for name in names] == [checkpoint_uid(n) for n in (2, 3, 4)]
+    assert [name.rpartition("-")[0] for name in names] == [checkpoint_uid(number) for number in left]
+    assert [number for number, *_ in (await curve(log))[0]] == [1, 2, 3, 4]
+    assert len(list(tmp_path.glob("checkpoints/*/*/adapter_model.safetensors"))) == UPDATES
 
 
 KillAt = Callable[[LearnerService, pytest.MonkeyPatch], None]
 
 
-def before_training(victim: LearnerService, patch: pytest.MonkeyPatch) -> None:
+def before_training(victim: LearnerService, patch: pytest.MonkeyPatch, *, after: bool = False) -> None:
     update = victim._learner.update
 
     def killed(batch: Sequence[Any], number: int, *rest: Any, **named: Any) -> Any:
-        if number == 3:
+        if number == 3 and not after:
             raise Killed
-        return update(batch, number, *rest, **named)
-
-    patch.setattr(victim._learner, "update", killed)
-
-
-def after_training(victim: LearnerService, patch: pytest.MonkeyPatch) -> None:
-    update = victim._learner.update
-
-    def killed(batch: Sequence[Any], number: int, *rest: Any, **named: Any) -> Any:
         result = update(batch, number, *rest, **named)
         if number == 3:
             raise Killed
         return result
 
     patch.setattr(victim._learner, "update", killed)
+
+
+after_training = functools.partial(before_training, after=True)
 
 
 def after_saving(victim: LearnerService, patch: pytest.MonkeyPatch) -> None:
@@ -253,6 +250,15 @@ def after_publishing(victim: LearnerService, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(victim, "_collect", killed)
 
 
+async def killed(directory: Path, log: LocalLog, settings: RunConfig, kill: KillAt = before_training) -> None:
+    """Train until the process is killed, at its third update."""
+    victim = service(directory, settings)
+    with pytest.MonkeyPatch.context() as patch:
+        kill(victim, patch)
+        with pytest.raises(Killed):
+            await victim.train(log, asyncio.Event())
+
+
 @pytest.mark.parametrize("save_every", [1, 3])
 @pytest.mark.parametrize("kill", [before_training, after_training, after_saving, after_publishing])
 async def test_killed_between_commit_steps_it_ends_with_the_same_weights(
@@ -260,21 +266,20 @@ async def test_killed_between_commit_steps_it_ends_with_the_same_weights(
     save_every: int,
     tmp_path: Path,
     log: LocalLog,
-    monkeypatch: pytest.MonkeyPatch,
     uninterrupted: Callable[[int], Result],
 ) -> None:
-    victim = service(tmp_path, config(save_every=save_every))
-    kill(victim, monkeypatch)
-    with pytest.raises(Killed):
-        await victim.train(log, asyncio.Event())
+    await killed(tmp_path, log, config(save_every=save_every), kill)
     published_before = len((await published(log))[0])
     assert published_before == (3 if kill is after_publishing else 2)
     assert await service(tmp_path, config(save_every=save_every)).train(log, asyncio.Event()) == UPDATES
     assert await curve(log) == uninterrupted(save_every)
 
 
-def stopping_after_one(learner: LearnerService, stop: asyncio.Event) -> LearnerService:
-    """Make the learner set ``stop`` when it begins its next update."""
+async def train_one(directory: Path, log: LocalLog, settings: RunConfig, *, at_once: bool = False) -> int:
+    """Stop a learner in order when it has begun its next update, or at once; return the number of updates."""
+    learner, stop = service(directory, settings), asyncio.Event()
+    if at_once:
+        stop.set()
     make = learner._update
 
     async def make_one(*arguments: Any) -> Any:
@@ -282,7 +287,7 @@ def stopping_after_one(learner: LearnerService, stop: asyncio.Event) -> LearnerS
         return await make(*arguments)
 
     learner._update = make_one  # type: ignore[method-assign, assignment]
-    return learner
+    return await learner.train(log, stop)
 
 
 @pytest.mark.parametrize("left", ["state", "nothing", "damage"])
@@ -296,50 +301,15 @@ async def test_every_restart_goes_on(
                 file.write_bytes(file.read_bytes()[:-1])
             elif left == "nothing":
                 file.unlink()
-        stop = asyncio.Event()
-        assert await stopping_after_one(service(tmp_path, config()), stop).train(log, stop) == number
+        assert await train_one(tmp_path, log, config()) == number
     assert await curve(log) == uninterrupted(1)
     assert await service(tmp_path, config()).train(log, asyncio.Event()) == UPDATES, "nothing is left to do"
     assert len((await published(log))[0]) == UPDATES
 
 
-def collecting(learner: LearnerService) -> asyncio.Event:
-    """Return an event that is set once the service waits for steps, its producer open and state restored."""
-    event = asyncio.Event()
-    collect = learner._collect
-
-    async def tell(*arguments: Any) -> bool:
-        event.set()
-        return await collect(*arguments)
-
-    learner._collect = tell  # type: ignore[method-assign, assignment]
-    return event
-
-
-async def test_a_second_learner_fences_the_first(tmp_path: Path) -> None:
-    async with new_log(tmp_path) as log:
-        await log.create_topics(list(load_topics().values()))
-        tasks = []
-        for name in ("a", "b"):
-            learner = service(tmp_path / name, config(iterations=2))
-            ready = collecting(learner)
-            tasks.append(asyncio.ensure_future(learner.train(log, asyncio.Event())))
-            await ready.wait()
-        await log.append([record_from_event(step) for step in steps(2 * BATCH)])
-        first, second = await asyncio.gather(*tasks, return_exceptions=True)
-        assert isinstance(first, FencedError)
-        assert second == 2
-        updates, checkpoints = await published(log)
-    assert [update.update for update in updates] == [1, 2]
-    assert [checkpoint.iteration for checkpoint in checkpoints] == [0, 1, 2]
-    assert all(str(tmp_path / "b") in str(checkpoint.path) for checkpoint in checkpoints[1:])
-
-
 async def test_a_fenced_learner_that_saves_late_harms_no_published_checkpoint(tmp_path: Path) -> None:
     """It has drawn its batch from fewer steps than its successor, so its weights are others."""
-    async with new_log(tmp_path) as log:
-        await log.create_topics(list(load_topics().values()))
-        await log.append([record_from_event(step) for step in steps(BATCH)])
+    async with begun(tmp_path, steps(BATCH)) as log:
         old = service(tmp_path, config(save_every=1))
         trained, may_save = asyncio.Event(), asyncio.Event()
         save = old._save
@@ -352,7 +322,7 @@ async def test_a_fenced_learner_that_saves_late_harms_no_published_checkpoint(tm
         old._save = save_late  # type: ignore[method-assign, assignment]
         fenced = asyncio.ensure_future(old.train(log, asyncio.Event()))
         await trained.wait()
-        await log.append([record_from_event(step) for step in steps(2 * BATCH, first_game=1000)])
+        await append(log, steps(2 * BATCH, first_game=1000))
         assert await service(tmp_path, config(iterations=1)).train(log, asyncio.Event()) == 1
         may_save.set()
         with pytest.raises(FencedError):
@@ -399,26 +369,18 @@ async def test_another_adapter_than_the_one_it_began_with_is_refused(tmp_path: P
     weights = second / "adapter_model.safetensors"
     tensors = load_file(weights)
     save_file({name: tensor + 1 for name, tensor in tensors.items()}, weights)
-    async with new_log(tmp_path / "second") as other:
-        await other.create_topics(list(load_topics().values()))
-        begun = service(tmp_path / "second", config(initial_lora_path=first))
-        stop = asyncio.Event()
-        stop.set()
-        assert await begun.train(other, stop) == 0
+    async with begun(tmp_path / "second") as other:
+        begun_from = config(initial_lora_path=first)
+        assert await train_one(tmp_path / "second", other, begun_from, at_once=True) == 0
         changed = service(tmp_path / "second", config(initial_lora_path=str(second)))
         with pytest.raises(LearnerError, match=r"began with the weights .*Put the file back"):
             await changed.train(other, asyncio.Event())
-        await service(tmp_path / "second", config(initial_lora_path=first)).train(other, stop)
+        await train_one(tmp_path / "second", other, begun_from, at_once=True)
 
 
-async def test_steps_gone_from_the_log_are_an_error_that_says_so(
-    tmp_path: Path, log: LocalLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_steps_gone_from_the_log_are_an_error_that_says_so(tmp_path: Path, log: LocalLog) -> None:
     settings = config(save_every=3)
-    victim = service(tmp_path, settings)
-    before_training(victim, monkeypatch)
-    with pytest.raises(Killed):
-        await victim.train(log, asyncio.Event())
+    await killed(tmp_path, log, settings)
     await log.delete_before(await log.end_offsets("steps"))
     with pytest.raises(LearnerError, match=r"update 1 cannot be made again: 16 of its steps are gone.*fork"):
         await service(tmp_path, settings).train(log, asyncio.Event())
@@ -427,12 +389,11 @@ async def test_steps_gone_from_the_log_are_an_error_that_says_so(
 async def test_stopped_in_order_it_goes_on_without_the_steps_it_has_trained(
     tmp_path: Path, log: LocalLog, uninterrupted: Callable[[int], Result]
 ) -> None:
-    stop = asyncio.Event()
     settings = config(save_every=3)
-    assert await stopping_after_one(service(tmp_path, settings), stop).train(log, stop) == 1
+    assert await train_one(tmp_path, log, settings) == 1
     assert [checkpoint.iteration for checkpoint in (await published(log))[1]] == [0, 1]
     await log.delete_before(await log.end_offsets("steps"))
-    await log.append([record_from_event(step) for step in steps(first_game=1000)])
+    await append(log, steps(first_game=1000))
     assert await service(tmp_path, settings).train(log, asyncio.Event()) == UPDATES
     updates, checkpoints = await published(log)
     assert [update.update for update in updates] == [1, 2, 3, 4]
@@ -440,12 +401,13 @@ async def test_stopped_in_order_it_goes_on_without_the_steps_it_has_trained(
     assert (await curve(log))[0][0] == uninterrupted(3)[0][0]
 
 
-async def test_stopped_in_order_and_resumed_it_ends_with_the_same_weights(
+async def test_stopped_before_it_has_read_on_it_forgets_no_step(
     tmp_path: Path, log: LocalLog, uninterrupted: Callable[[int], Result]
 ) -> None:
-    stop = asyncio.Event()
     settings = config(save_every=3)
-    assert await stopping_after_one(service(tmp_path, settings), stop).train(log, stop) == 1
+    await killed(tmp_path, log, settings)
+    # Stopped while it trains again what was not saved.
+    assert await train_one(tmp_path, log, settings, at_once=True) == 2
     assert await service(tmp_path, settings).train(log, asyncio.Event()) == UPDATES
     losses, weights = await curve(log)
     expected_losses, expected_weights = uninterrupted(3)
@@ -453,40 +415,11 @@ async def test_stopped_in_order_and_resumed_it_ends_with_the_same_weights(
     assert weights[-1] == expected_weights[-1]
 
 
-async def test_stopped_before_it_has_read_on_it_forgets_no_step(
-    tmp_path: Path, log: LocalLog, monkeypatch: pytest.MonkeyPatch, uninterrupted: Callable[[int], Result]
-) -> None:
-    settings = config(save_every=3)
-    victim = service(tmp_path, settings)
-    before_training(victim, monkeypatch)
-    with pytest.raises(Killed):
-        await victim.train(log, asyncio.Event())
-    stop = asyncio.Event()
-    stop.set()  # while it trains again what was not saved
-    assert await service(tmp_path, settings).train(log, stop) == 2
-    assert await service(tmp_path, settings).train(log, asyncio.Event()) == UPDATES
-    losses, weights = await curve(log)
-    expected_losses, expected_weights = uninterrupted(3)
-    assert losses == expected_losses
-    assert weights[-1] == expected_weights[-1]
-
-
-async def test_updates_that_are_enough_already_get_their_checkpoint(
-    tmp_path: Path, log: LocalLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    victim = service(tmp_path, config(save_every=3))
-    before_training(victim, monkeypatch)
-    with pytest.raises(Killed):
-        await victim.train(log, asyncio.Event())
+async def test_updates_that_are_enough_already_get_their_checkpoint(tmp_path: Path, log: LocalLog) -> None:
+    await killed(tmp_path, log, config(save_every=3))
     fewer = config(save_every=3, iterations=2)
     assert await service(tmp_path, fewer).train(log, asyncio.Event()) == 2
     assert [checkpoint.iteration for checkpoint in (await published(log))[1]] == [0, 2]
-
-
-async def test_a_record_that_is_no_step_is_left_to_the_archiver(tmp_path: Path, log: LocalLog) -> None:
-    await log.append([Record("steps", "k", value) for value in (b"{]", b"", b'{"type":"step"}')])
-    settings = config(iterations=1)
-    assert await service(tmp_path, settings).train(log, asyncio.Event()) == 1
 
 
 class EarlyWatch(CollapseWatch):
@@ -502,48 +435,27 @@ def _sees_early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def warnings(log: LocalLog) -> list[CollapseWarning]:
-    events = [event_from_record(record) async for record in read_to_end(log, ("learner-updates",))]
+    events = [event async for _, event in events_to_end(log, ("learner-updates",))]
     return [event for event in events if isinstance(event, CollapseWarning)]
 
 
 @pytest.mark.usefixtures("_sees_early")
 @pytest.mark.parametrize("save_every", [1, 4])
 async def test_a_lowered_step_is_recorded_and_repeated(
-    tmp_path: Path, log: LocalLog, monkeypatch: pytest.MonkeyPatch, save_every: int
+    tmp_path: Path, log: LocalLog, save_every: int
 ) -> None:
     """Killed after update 3; with 4 it makes updates 1 to 3 again. Told to only warn, it keeps its step."""
     lowering = config(save_every=save_every, on_collapse="lower-step")
-    victim = service(tmp_path, lowering)
-    after_publishing(victim, monkeypatch)
-    with pytest.raises(Killed):
-        await victim.train(log, asyncio.Event())
+    await killed(tmp_path, log, lowering, after_publishing)
     assert await service(tmp_path, config(save_every=save_every)).train(log, asyncio.Event()) == UPDATES
     rates = [update.metrics["learning_rate"] for update in (await published(log))[0]]
     assert rates == [1e-2, 1e-2, 5e-3, 5e-3]
     (warning,) = await warnings(log)
     assert (warning.update, warning.action, warning.learning_rate_factor) == (2, "lower-step", 0.5)
     assert (warning.began, warning.fork_at) == (2, 1 if save_every == 1 else 0)
-    async with new_log(tmp_path / "straight") as straight:
-        await straight.create_topics(list(load_topics().values()))
-        await straight.append([record_from_event(step) for step in steps()])
+    async with begun(tmp_path / "straight", steps()) as straight:
         await service(tmp_path / "straight", lowering).train(straight, asyncio.Event())
         assert await curve(straight) == await curve(log)
-
-
-async def test_an_update_waits_for_so_many_batches(tmp_path: Path) -> None:
-    delayed = config(iterations=2, batch_delay_buffer=2.0)
-    async with new_log(tmp_path) as log:
-        await log.create_topics(list(load_topics().values()))
-        await log.append([record_from_event(step) for step in steps(2 * BATCH)])
-        training = asyncio.ensure_future(service(tmp_path, delayed).train(log, asyncio.Event()))
-        while not (await published(log))[0]:
-            assert not training.done()
-        await log.append([record_from_event(step) for step in steps(BATCH, first_game=1000)])
-        async with asyncio.timeout(60):
-            assert await training == 2
-        updates, _ = await published(log)
-    # Two batches were there for each: one was trained on, one was left.
-    assert [update.metrics["buffer_size"] for update in updates] == [BATCH, BATCH]
 
 
 @pytest.mark.usefixtures("_sees_early")
@@ -574,14 +486,12 @@ def lost_game(index: int) -> GameOutcome:
 
 
 async def test_games_are_counted_once_whatever_restarts(tmp_path: Path) -> None:
-    async with new_log(tmp_path) as log:
-        await log.create_topics(list(load_topics().values()))
+    async with begun(tmp_path) as log:
         await log.append([record_from_event(lost_game(index)) for index in range(6)])
-        await log.append([record_from_event(step) for step in steps(BATCH)])
-        stop = asyncio.Event()
-        assert await stopping_after_one(service(tmp_path, config()), stop).train(log, stop) == 1
+        await append(log, steps(BATCH))
+        assert await train_one(tmp_path, log, config()) == 1
         await log.append([record_from_event(lost_game(index)) for index in range(6, 9)])
-        await log.append([record_from_event(step) for step in steps(3 * BATCH, first_game=1000)])
+        await append(log, steps(3 * BATCH, first_game=1000))
         assert await service(tmp_path, config()).train(log, asyncio.Event()) == UPDATES
         updates, _ = await published(log)
     assert sum(update.metrics.get("fixed_games", 0.0) for update in updates) == 9
@@ -603,10 +513,9 @@ async def shape(log: LocalLog, index: int, *, rejected: bool = False, unreadable
     """
     stored = await log.append([record_from_event(lost_game(index)), trajectory_record(index)])
     at, offset = stored[1]
-    letter = RecordRejected(
-        event_id=event_id(RUN, "record-rejected", index),
+    letter = made(
+        RecordRejected,
         run_id=RUN,
-        occurred_at_ms=0,
         consumer=f"reward-processor/{RUN}",
         topic=at.topic,
         partition=at.partition,
@@ -614,28 +523,26 @@ async def shape(log: LocalLog, index: int, *, rejected: bool = False, unreadable
         reason="impossible",
         record_value=trajectory_record(index).value if unreadable else encode_event(make_trajectory(index)),
         record_headers=dict(trajectory_record(index).headers),
-        record_timestamp_ms=trajectory_record(index).timestamp_ms,
     )
-    made: list[Event] = [letter] if rejected else [*steps(TURNS, first_game=index)]
+    shaped: list[Event] = [letter] if rejected else [*steps(TURNS, first_game=index)]
     producer = await log.producer("reward-processor")
     async with producer.transaction() as transaction:
-        await transaction.append([record_from_event(event) for event in made])
+        await transaction.append([record_from_event(event) for event in shaped])
         await transaction.commit_positions(f"reward-processor/{RUN}", {at: offset + 1})
     await producer.close()
 
 
 async def lost(log: LocalLog) -> list[StepsDropped]:
-    events = [event_from_record(record) async for record in read_to_end(log, ("learner-updates",))]
+    events = [event async for _, event in events_to_end(log, ("learner-updates",))]
     return [event for event in events if isinstance(event, StepsDropped)]
 
 
 async def pending(log: LocalLog) -> int:
     """Return what the collector believes."""
     schedule = GameSchedule(RUN, config())
-    topics = ("game-outcomes", "learner-updates")
-    async for record in read_to_end(log, topics):
-        schedule.apply(event_from_record(record))
-    return schedule.pending_steps
+    async for _, event in events_to_end(log, ("game-outcomes", "learner-updates")):
+        schedule.apply(event)
+    return schedule.pending.total()
 
 
 @pytest.mark.parametrize("kept", [0, 1])
@@ -643,15 +550,13 @@ async def test_steps_that_expired_become_recorded_drops_and_the_run_goes_on(
     tmp_path: Path, kept: int
 ) -> None:
     """One game is not shaped yet, and one was set aside: their steps have not expired."""
-    async with new_log(tmp_path) as log:
-        await log.create_topics(list(load_topics().values()))
+    async with begun(tmp_path) as log:
         games = 3 * BATCH // TURNS
         for index in range(games):
             await shape(log, index)
         await shape(log, games, rejected=True)
         await log.append([record_from_event(lost_game(games + 1)), trajectory_record(games + 1)])
-        stop = asyncio.Event()
-        assert await stopping_after_one(service(tmp_path, config()), stop).train(log, stop) == 1
+        assert await train_one(tmp_path, log, config()) == 1
         trained = {name for update in (await published(log))[0] for name in update.step_ids}
         assert len(trained) == BATCH
         cut = {at: end * kept // 2 for at, end in (await log.end_offsets("steps")).items()}
@@ -665,18 +570,17 @@ async def test_steps_that_expired_become_recorded_drops_and_the_run_goes_on(
         assert bool(left) == bool(kept)
         assert await pending(log) == 3 * BATCH - BATCH + 2 * TURNS
 
-        stop.set()
-        assert await service(tmp_path, config()).train(log, stop) == 1
+        assert await train_one(tmp_path, log, config(), at_once=True) == 1
         (event,) = await lost(log)
         assert event.dropped == tuple(DroppedStep(name, "expired") for name in sorted(expired))
         assert event.update == 2
         assert await pending(log) == len(left - trained) + 2 * TURNS
 
-        await log.append([record_from_event(step) for step in steps(TURNS, first_game=games + 1)])
+        await append(log, steps(TURNS, first_game=games + 1))
         for index in range(1000, 1000 + 3 * BATCH // TURNS):
             await shape(log, index)
         # The first game's steps come again; they are no longer wanted.
-        await log.append([record_from_event(step) for step in steps(TURNS)])
+        await append(log, steps(TURNS))
         assert await service(tmp_path, config()).train(log, asyncio.Event()) == UPDATES
         assert len(await lost(log)) == 1
         named = [name for update in (await published(log))[0] for name in update.step_ids]
@@ -685,14 +589,12 @@ async def test_steps_that_expired_become_recorded_drops_and_the_run_goes_on(
 
 
 async def test_steps_of_trajectories_that_cannot_be_decoded_become_recorded_drops(tmp_path: Path) -> None:
-    async with new_log(tmp_path) as log:
-        await log.create_topics(list(load_topics().values()))
+    async with begun(tmp_path) as log:
         await shape(log, 0, rejected=True, unreadable=True)
         for index in range(1, 1 + 2 * BATCH // TURNS):
             await shape(log, index)
         await shape(log, 500, rejected=True)  # decodable: the collector counts it as set aside
-        stop = asyncio.Event()
-        assert await stopping_after_one(service(tmp_path, config()), stop).train(log, stop) == 1
+        assert await train_one(tmp_path, log, config()) == 1
         (event,) = await lost(log)
         promised = [step.event_id for step in steps(TURNS, first_game=0)]
         assert event.dropped == tuple(DroppedStep(name, "unreadable") for name in sorted(promised))
@@ -729,24 +631,6 @@ async def test_a_restart_needs_nothing_from_before_its_checkpoint(
     assert await service(tmp_path, config()).train(log, asyncio.Event()) == UPDATES
     assert (await curve(log))[0] == expected[1:]
     assert await lost(log) == []
-
-
-async def test_what_is_known_of_used_steps_does_not_grow_with_games(tmp_path: Path) -> None:
-    async with new_log(tmp_path) as log:
-        await log.create_topics(list(load_topics().values()))
-        made = steps(UPDATES * BATCH)
-        await log.append([record_from_event(step) for step in made])
-        await log.append([record_from_event(lost_game(index)) for index in range(len(made) // TURNS)])
-        learner = service(tmp_path, config())
-        assert await learner.train(log, asyncio.Event()) == UPDATES
-        assert learner.state.buffer.used_ids.entries() == 2, "one range of games"
-        assert learner.state.buffer.used(0, [made[0].event_id]) == {made[0].event_id}
-        for file in tmp_path.glob("checkpoints/*/*/learner-state.zlib"):
-            file.unlink()
-        again = service(tmp_path, config())
-        assert await again.train(log, asyncio.Event()) == UPDATES
-        again.state.buffer.used_ids.settle()
-        assert again.state.buffer.used_ids.entries() == 2, "also from the whole history"
 
 
 async def test_another_log_and_one_that_lost_its_end_stop_the_learner(tmp_path: Path, log: LocalLog) -> None:
@@ -818,15 +702,12 @@ async def test_a_sampling_transformation_that_learns_goes_on(
 ) -> None:
     straight = tmp_path / "straight"
     settings = sampled_by("RunningMean", save_every=save_every)
-    async with new_log(straight) as other:
-        await other.create_topics(list(load_topics().values()))
-        await other.append([record_from_event(step) for step in steps()])
+    async with begun(straight, steps()) as other:
         await service(straight, settings).train(other, asyncio.Event())
         updates, weights = await curve(other)
     for number in range(1, UPDATES + 1):
-        stop = asyncio.Event()
         place = tmp_path if number % 2 else straight / ".."  # the same directory, reached by another path
-        assert await stopping_after_one(service(place, settings), stop).train(log, stop) == number
+        assert await train_one(place, log, settings) == number
     found, saved = await curve(log)
     assert (found, saved[-1]) == (updates, weights[-1])
 

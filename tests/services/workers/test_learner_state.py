@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.builders import made
 from tests.services.workers.test_learner_service import BATCH, RUN, config, steps
 from unstable_stream.algorithms.collapse import Sign
 from unstable_stream.algorithms.update_decisions import Admission, UpdateDecision
@@ -20,8 +21,8 @@ STEPS = TopicPartition("steps", 0)
 
 
 def state_of(**sections: Any) -> LearnerState:
-    made = config().model_dump(mode="json", exclude_unset=True)
-    return LearnerState(parse_config(made | sections), RUN, None)
+    tree = config().model_dump(mode="json", exclude_unset=True)
+    return LearnerState(parse_config(tree | sections), RUN, None)
 
 
 def stored(step: Step, offset: int) -> StoredRecord:
@@ -30,20 +31,8 @@ def stored(step: Step, offset: int) -> StoredRecord:
 
 
 def update(number: int, step_ids: tuple[str, ...] = (), **fields: Any) -> LearnerUpdate:
-    return LearnerUpdate(
-        event_id=f"update-{number}",
-        run_id=RUN,
-        occurred_at_ms=0,
-        update=number,
-        step_ids=step_ids,
-        dropped=(),
-        loss=0.0,
-        metrics=fields.pop("metrics", {}),
-        model_uid=None,
-        positions={"steps[0]": 100 * number, "game-outcomes[0]": number},
-        duration_ms=1.0,
-        **fields,
-    )
+    positions = {"steps[0]": 100 * number, "game-outcomes[0]": number}
+    return made(LearnerUpdate, run_id=RUN, update=number, step_ids=step_ids, positions=positions, **fields)
 
 
 @pytest.mark.parametrize(
@@ -68,9 +57,9 @@ def test_what_to_do_before_an_update(
         collector={"max_pending_steps": 2 * BATCH},
         learner={"batch_size": BATCH, "mini_batch_size": 8, "batch_delay_buffer": batch_delay_buffer},
     )
-    made = steps(fresh + stale)
-    made[:fresh] = [msgspec.structs.replace(step, policy_version=4) for step in made[:fresh]]
-    state.add_steps(stored(step, offset) for offset, step in enumerate(made))
+    built = steps(fresh + stale)
+    built[:fresh] = [msgspec.structs.replace(step, policy_version=4) for step in built[:fresh]]
+    state.add_steps(stored(step, offset) for offset, step in enumerate(built))
     assert state.next_action(5) == expected
 
 
@@ -120,17 +109,15 @@ def warning(number: int, factor: float) -> CollapseWarning:
 
 
 def test_history_is_folded_once_in_any_order() -> None:
-    made = steps(8)
-    ids = [step.event_id for step in made]
-    dropped = StepsDropped(
-        event_id="drop", run_id=RUN, occurred_at_ms=0, update=2, dropped=(DroppedStep(ids[4], "stale"),)
-    )
+    built = steps(8)
+    ids = [step.event_id for step in built]
+    dropped = made(StepsDropped, run_id=RUN, update=2, dropped=(DroppedStep(ids[4], "stale"),))
     other_model = msgspec.structs.replace(update(9, (ids[7],)), model="other")
     history: list[Event] = [warning(2, 0.5), update(2, (ids[2], ids[3])), dropped, other_model]
     history += [update(1, (ids[0], ids[1])), update(2, (ids[5],)), warning(1, 1.0)]
     state = state_of()
     assert list(state.fold_updates(history, 0, None)) == [1, 2]
-    state.add_steps(stored(step, offset) for offset, step in enumerate(made))
+    state.add_steps(stored(step, offset) for offset, step in enumerate(built))
     assert {step.event_id for step in state.buffer.pending()} == set(ids[5:]), "the first update 2 counts"
     assert state.draw_positions == {STEPS: 200, TopicPartition("game-outcomes", 0): 2}
     assert (state.last_watched_update, [each.update for each in state.warnings]) == (2, [1, 2])
@@ -138,21 +125,21 @@ def test_history_is_folded_once_in_any_order() -> None:
 
 
 def test_what_is_saved_is_restored_and_belongs_to_its_update() -> None:
-    made = steps(8)
+    built = steps(8)
     state = state_of()
-    state.add_steps(stored(step, offset) for offset, step in enumerate(made))
-    state.fold_updates([update(1, (made[0].event_id,)), warning(1, 0.5)], 0, None)
+    state.add_steps(stored(step, offset) for offset, step in enumerate(built))
+    state.fold_updates([update(1, (built[0].event_id,)), warning(1, 0.5)], 0, None)
     state.draw_positions = {STEPS: 6, TopicPartition("game-outcomes", 0): 3}
     state.other_positions = {TopicPartition("dead-letters", 0): 7}
     packed = pack_state(state.saved(1, "this-log"))
     saved = unpack_learner(packed, RUN, 1)
-    assert set(saved.pending) == {step.event_id for step in made[1:6]}, "later steps are read again"
+    assert set(saved.pending) == {step.event_id for step in built[1:6]}, "later steps are read again"
     assert saved.first_needed() == {STEPS: 1}
     restored = state_of()
     restored.restore(saved)
     assert restored.draw_positions == state.draw_positions
     assert restored.other_positions == state.other_positions
-    restored.add_steps(stored(step, offset) for offset, step in enumerate(made[:6]))
+    restored.add_steps(stored(step, offset) for offset, step in enumerate(built[:6]))
     assert {step.event_id for step in restored.buffer.pending()} == set(saved.pending)
     again = unpack_learner(pack_state(restored.saved(1, "this-log")), RUN, 1)
     assert msgspec.structs.replace(again, used=saved.used) == saved

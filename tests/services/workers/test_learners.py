@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +10,29 @@ import msgspec
 import pytest
 import torch
 
-from tests.services.workers.test_learner_service import RUN, Killed, Result, config, new_log, service, steps
+from tests.services.workers.test_learner_service import (
+    RUN,
+    Killed,
+    Result,
+    append,
+    begun,
+    config,
+    curve,
+    published,
+    service,
+    steps,
+)
 from unstable_stream.algorithms.learners.checkpoint import CheckpointInfo, load_checkpoint
 from unstable_stream.algorithms.learners.standard_learner import StandardLearner
 from unstable_stream.errors import FencedError, LearnerError
-from unstable_stream.events import Checkpoint, Event, LearnerUpdate, Step, checkpoint_uid, trained_model
+from unstable_stream.events import LearnerUpdate, Step, checkpoint_uid
 from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.reading import read_to_end
-from unstable_stream.log.records import event_from_record, record_from_event
-from unstable_stream.log.topics import load_topics
+from unstable_stream.log.reading import readable_events
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.services.workers.learner import Learners
-from unstable_stream.services.workers.learner_ranks import LearnerGroup
+from unstable_stream.services.workers.learner_core import LearnerGroup
 
 pytestmark = pytest.mark.longer
 
@@ -42,13 +50,6 @@ def learners(directory: Path, settings: RunConfig) -> Learners:
     return Learners(settings, RUN, DataDir(directory), resolve_model("tiny-player"))
 
 
-async def begun(directory: Path, made: Sequence[Step]) -> LocalLog:
-    log = new_log(directory)
-    await log.create_topics(list(load_topics().values()))
-    await log.append([record_from_event(step) for step in made])
-    return log
-
-
 def interleaved() -> list[Step]:
     named = [
         [msgspec.structs.replace(step, model_uid=checkpoint_uid(0, model)) for step in STEPS[model]]
@@ -57,35 +58,22 @@ def interleaved() -> list[Step]:
     return [step for pair in zip(*named, strict=True) for step in pair]
 
 
-async def curve(log: LocalLog, model: str | None) -> Result:
-    events: list[Event] = [
-        event_from_record(record) async for record in read_to_end(log, ("learner-updates", "checkpoints"))
-    ]
-    updates = [event for event in events if isinstance(event, LearnerUpdate) and event.model == model]
-    checkpoints = [event for event in events if isinstance(event, Checkpoint) and event.model == model]
-    assert all(trained_model(checkpoint.model_uid) == model for checkpoint in checkpoints)
-    return (
-        [(update.update, update.step_ids, len(update.dropped), update.loss) for update in updates],
-        [checkpoint.sha256 for checkpoint in checkpoints],
-    )
-
-
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
     """Return the curves of the models, each trained in a run of its own."""
 
     async def learn(model: str) -> Result:
         directory = tmp_path_factory.mktemp(model)
-        async with await begun(directory, STEPS[model]) as log:
+        async with begun(directory, STEPS[model]) as log:
             rate = 1e-2 if model == "first" else 3e-3
             await service(directory, config(learning_rate=rate)).train(log, asyncio.Event())
-            return await curve(log, None)
+            return await curve(log)
 
     return {model: asyncio.run(learn(model)) for model in MODELS}
 
 
 async def test_each_is_trained_as_if_it_were_alone(tmp_path: Path, alone: dict[str, Result]) -> None:
-    async with await begun(tmp_path, interleaved()) as log:
+    async with begun(tmp_path, interleaved()) as log:
         assert await learners(tmp_path, two()).train(log, asyncio.Event()) == 4
         assert {model: await curve(log, model) for model in MODELS} == alone
 
@@ -105,7 +93,7 @@ async def test_killed_at_any_save_they_end_with_the_same_weights(
         return save(self, **named)
 
     monkeypatch.setattr(StandardLearner, "save", save_or_die)
-    async with await begun(tmp_path, interleaved()) as log:
+    async with begun(tmp_path, interleaved()) as log:
         for _ in range(20):
             try:
                 await learners(tmp_path, settings).train(log, asyncio.Event())
@@ -138,19 +126,15 @@ async def test_they_hold_one_base_model(tmp_path: Path) -> None:
 
 async def weights(log: LocalLog, model: str) -> list[dict[str, torch.Tensor]]:
     """Return the weights of a model's checkpoints, in their order."""
-    events = [event_from_record(record) async for record in read_to_end(log, (Checkpoint.TOPIC,))]
-    return [
-        load_checkpoint(Path(event.path)).weights
-        for event in events
-        if isinstance(event, Checkpoint) and event.model == model and event.path is not None
-    ]
+    _, checkpoints = await published(log, model)
+    return [load_checkpoint(Path(each.path)).weights for each in checkpoints if each.path is not None]
 
 
 @pytest.mark.slow
 async def test_with_two_learners_each_has_the_weights_of_one_also_after_a_learner_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with await begun(tmp_path / "one", interleaved()) as log:
+    async with begun(tmp_path / "one", interleaved()) as log:
         assert await learners(tmp_path / "one", two(dtype="float32")).train(log, asyncio.Event()) == 4
         expected = {model: await curve(log, model) for model in MODELS}
         alike = {model: await weights(log, model) for model in MODELS}
@@ -163,7 +147,7 @@ async def test_with_two_learners_each_has_the_weights_of_one_also_after_a_learne
             os.kill(other, signal.SIGKILL)
         return update(group, samples, number, *more, **named)
 
-    async with await begun(tmp_path / "two", interleaved()) as log:
+    async with begun(tmp_path / "two", interleaved()) as log:
         both = learners(tmp_path / "two", settings)
         with monkeypatch.context() as patched:
             patched.setattr(LearnerGroup, "update", without_the_other)
@@ -184,20 +168,20 @@ async def test_with_two_learners_each_has_the_weights_of_one_also_after_a_learne
 
 
 async def test_one_that_is_fenced_ends_all(tmp_path: Path) -> None:
-    async with await begun(tmp_path, interleaved()) as log:
+    async with begun(tmp_path, interleaved()) as log:
         training = asyncio.ensure_future(learners(tmp_path, two(iterations=9)).train(log, asyncio.Event()))
         consumer = await log.consumer([LearnerUpdate.TOPIC])
         await consumer.seek(await log.beginning_offsets(LearnerUpdate.TOPIC))
         made = 0
         while made < 4:  # all that there are steps for
             assert not training.done(), training.result()
-            found = [event_from_record(record) for record in await consumer.poll(timeout_s=1.0)]
+            found = readable_events(await consumer.poll(timeout_s=1.0))
             made += sum(isinstance(event, LearnerUpdate) and event.model == "second" for event in found)
         await consumer.close()
         taken_over = await log.producer(f"learner/{RUN}/second")
         more = steps(64, first_game=200)
         uid = checkpoint_uid(4, "second")
-        await log.append([record_from_event(msgspec.structs.replace(step, model_uid=uid)) for step in more])
+        await append(log, [msgspec.structs.replace(step, model_uid=uid) for step in more])
         with pytest.raises(FencedError, match="learner-test/second"):
             await training
         await taken_over.close()

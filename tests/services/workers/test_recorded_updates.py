@@ -8,14 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.builders import made
 from tests.history.proofs.recorded_run import copy_log, nth
 from tests.services.workers.test_learner_service import (
     RUN,
     UPDATES,
-    Killed,
-    before_training,
+    append,
     config,
     curve,
+    killed,
     new_log,
     published,
     service,
@@ -24,7 +25,6 @@ from tests.services.workers.test_learner_service import (
 from unstable_stream.errors import LearnerError, RunError
 from unstable_stream.events import LearnerUpdate, RunResumed, RunStarted
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import RunStatus
@@ -50,16 +50,7 @@ async def begin(log: LocalLog, settings: RunConfig) -> None:
     """Record a run whose steps are there already."""
     await log.create_topics(list(load_topics().values()))
     await start_run(log, settings, RUN)
-    await log.append([record_from_event(step) for step in steps()])
-
-
-async def train_until_third(directory: Path, log: LocalLog, settings: RunConfig) -> None:
-    """Train until the process is killed, just before its third update is trained on."""
-    victim = service(directory, settings)
-    with pytest.MonkeyPatch.context() as patch:
-        before_training(victim, patch)
-        with pytest.raises(Killed):
-            await victim.train(log, asyncio.Event())
+    await append(log, steps())
 
 
 CHANGES: dict[str, dict[str, Mapping[str, Any]]] = {
@@ -87,45 +78,37 @@ async def test_a_crash_before_a_change_of_settings_ends_with_the_same_weights(
         after = changed(before, **CHANGES[change])
         async with new_log(directory) as log:
             await begin(log, before)
-            await train_until_third(directory, log, before)
+            await killed(directory, log, before)
             for _ in range(2):
                 await resume_run(log, RUN, after)
                 if save_every == NEVER:
-                    await train_until_third(directory, log, after)
-            updates = after.learner.iterations
-            assert await service(directory, after).train(log, asyncio.Event()) == updates
+                    await killed(directory, log, after)
+            last = after.learner.iterations
+            assert await service(directory, after).train(log, asyncio.Event()) == last
             losses, weights = await curve(log)
             results.append((losses, weights[-1]))
-            made = (await published(log))[0]
+            updates = (await published(log))[0]
     assert results[0] == results[1]
-    assert [update.resumption for update in made] == [0, 0, *[2] * (updates - 2)]
+    assert [update.resumption for update in updates] == [0, 0, *[2] * (last - 2)]
 
 
-async def test_a_critic_that_was_given_up_is_repeated(tmp_path: Path) -> None:
-    critic = changed(config(save_every=NEVER), algorithm={"type": "a2c", "critic_learning_rate": 0.05})
-    without = changed(critic, algorithm={"type": "reinforce"})
-    async with new_log(tmp_path) as log:
-        await begin(log, critic)
-        await train_until_third(tmp_path, log, critic)
-        await resume_run(log, RUN, without)
-        assert await service(tmp_path, without).train(log, asyncio.Event()) == UPDATES
-        made = (await published(log))[0]
-    assert ["value_mean" in update.metrics for update in made] == [True, True, False, False]
-
-
-async def test_a_checkpoint_of_a_critic_that_was_given_up_is_loaded_with_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("saved", [False, True])
+async def test_a_critic_that_was_given_up_is_repeated_and_loaded_with_its_checkpoint(
+    tmp_path: Path, saved: bool
+) -> None:
     critic = changed(config(save_every=NEVER), algorithm={"type": "a2c", "critic_learning_rate": 0.05})
     saving = changed(critic, learner={"save_every": 1, "iterations": 1})
     without = changed(critic, algorithm={"type": "reinforce"})
     async with new_log(tmp_path) as log:
-        await begin(log, saving)
-        assert await service(tmp_path, saving).train(log, asyncio.Event()) == 1
-        await resume_run(log, RUN, critic)
-        await train_until_third(tmp_path, log, critic)
+        await begin(log, saving if saved else critic)
+        if saved:
+            assert await service(tmp_path, saving).train(log, asyncio.Event()) == 1
+            await resume_run(log, RUN, critic)
+        await killed(tmp_path, log, critic)
         await resume_run(log, RUN, without)
         assert await service(tmp_path, without).train(log, asyncio.Event()) == UPDATES
-        made = (await published(log))[0]
-    assert ["value_mean" in update.metrics for update in made] == [True, True, False, False]
+        updates = (await published(log))[0]
+    assert ["value_mean" in update.metrics for update in updates] == [True, True, False, False]
 
 
 async def crashed(directory: Path) -> RunConfig:
@@ -133,7 +116,7 @@ async def crashed(directory: Path) -> RunConfig:
     settings = config(save_every=NEVER)
     async with new_log(directory) as log:
         await begin(log, settings)
-        await train_until_third(directory, log, settings)
+        await killed(directory, log, settings)
     return settings
 
 
@@ -203,20 +186,16 @@ async def test_an_update_that_comes_out_otherwise_ends_the_resumption(
 def recorded_configs(*rates: float) -> RecordedConfigs:
     """A start and resumptions 1,000 ms apart, each with another learning rate."""
     trees = [config(learning_rate=rate).model_dump(mode="json") for rate in rates]
-    began = RunStarted(event_id="0", run_id=RUN, occurred_at_ms=0, name="", seed=0, config=trees[0])
-    starts = {0: RunStatus(RUN, began)}
-    for number, tree in enumerate(trees[1:], 1):
-        event = RunResumed(
-            event_id=str(number), run_id=RUN, occurred_at_ms=1000 * number, resumption=number, config=tree
-        )
-        starts[number] = RunStatus(RUN, began, event)
-    return RecordedConfigs(starts)
+    began = made(RunStarted, run_id=RUN, occurred_at_ms=0, config=trees[0])
+    resumed = [
+        made(RunResumed, run_id=RUN, occurred_at_ms=1000 * number, resumption=number, config=trees[number])
+        for number in range(1, len(trees))
+    ]
+    return RecordedConfigs(dict(enumerate(RunStatus(RUN, began, event) for event in (None, *resumed))))
 
 
 def update_of(at_ms: int, resumption: int | None) -> LearnerUpdate:
-    return LearnerUpdate(
-        event_id="u", run_id=RUN, occurred_at_ms=at_ms, update=1, step_ids=(), resumption=resumption
-    )
+    return made(LearnerUpdate, run_id=RUN, occurred_at_ms=at_ms, resumption=resumption)
 
 
 def test_an_update_names_its_configuration_or_has_that_of_its_time() -> None:

@@ -1,7 +1,6 @@
 """Retention of the local log: what expired goes, what the archive or a group still needs stays."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,14 +8,15 @@ import msgspec
 import pytest
 
 from tests.archive.history import made_up_run
+from tests.builders import made
+from tests.services.workers.archiving import Archiver, archive_all, publish
 from unstable_stream.archive import query
-from unstable_stream.events import RunFinished, RunResumed, Step, event_id
+from unstable_stream.events import RunFinished, RunResumed, Step, now_ms
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, Positions
 from unstable_stream.log.reading import ends_of
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
-from unstable_stream.services.workers.archiver import run_archiver
 from unstable_stream.services.workers.retention import Retention, expired_records
 
 _OLD = made_up_run()
@@ -24,15 +24,11 @@ _OLD = made_up_run()
 _STEPS = sum(isinstance(event, Step) for event in _OLD)
 
 
-def _now_ms() -> int:
-    return int(time.time() * 1000)
-
-
 @pytest.fixture
 async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
     async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as log:
         await log.create_topics(list(load_topics().values()))
-        await log.append([record_from_event(event) for event in _OLD])
+        await publish(log, _OLD)
         yield log
 
 
@@ -46,22 +42,22 @@ async def _records(log: EventLog, topic: str) -> int:
 
 
 async def test_only_topics_with_a_retention_expire(log: LocalLog) -> None:
-    found = await expired_records(log, await _ends(log), _now_ms())
+    found = await expired_records(log, await _ends(log), now_ms())
     assert {each.at.topic for each in found} == {"steps", "metrics"}
     assert sum(each.records for each in found if each.at.topic == "steps") == _STEPS
     assert not any(each.held_back for each in found)
 
 
 async def test_what_is_young_stays_and_what_lies_behind_it(log: LocalLog) -> None:
-    now = _now_ms()
+    now = now_ms()
     young = [
         msgspec.structs.replace(event, occurred_at_ms=now)
         for event in made_up_run("run-b")
         if isinstance(event, Step)
     ]
-    await log.append([record_from_event(event) for event in young])
+    await publish(log, young)
     # An old record behind a young one does not go before it.
-    await log.append([record_from_event(event) for event in _OLD if isinstance(event, Step)])
+    await publish(log, [event for event in _OLD if isinstance(event, Step)])
     found = await expired_records(log, await _ends(log), now)
     assert sum(each.records for each in found if each.at.topic == "steps") == _STEPS
 
@@ -69,7 +65,7 @@ async def test_what_is_young_stays_and_what_lies_behind_it(log: LocalLog) -> Non
 async def test_what_is_not_archived_stays(log: LocalLog) -> None:
     ends = {at: end for at, end in (await _ends(log)).items() if at.topic == "steps"}
     most = max(ends, key=lambda at: ends[at])
-    found = await expired_records(log, ends | {most: 2}, _now_ms())
+    found = await expired_records(log, ends | {most: 2}, now_ms())
     held = {each.at: each for each in found if each.held_back}
     assert (held[most].until, held[most].held_back, held[most].held_by) == (2, ends[most] - 2, "the archive")
     assert not any(each.records for each in found if each.at.topic == "metrics")
@@ -84,11 +80,11 @@ async def test_what_a_group_still_needs_stays_until_its_run_is_over(log: LocalLo
         await consumer.commit({most: 1})
         await consumer.close()
     assert any(isinstance(event, RunFinished) and event.run_id == "run-a" for event in _OLD)
-    (held,) = [each for each in await expired_records(log, await _ends(log), _now_ms()) if each.held_back]
+    (held,) = [each for each in await expired_records(log, await _ends(log), now_ms()) if each.held_back]
     assert (held.at, held.until, held.held_by) == (most, 1, "plug-in/run-b")
     assert not [
         each
-        for each in await expired_records(log, await _ends(log), _now_ms(), ["plug-in/run-b"])
+        for each in await expired_records(log, await _ends(log), now_ms(), ["plug-in/run-b"])
         if each.held_back
     ]
 
@@ -97,31 +93,21 @@ async def test_a_group_of_a_run_that_was_resumed_holds_back_again(log: LocalLog)
     steps = await log.consumer(["steps"], "plug-in/run-a")
     await steps.poll(max_records=1)
     await steps.commit(steps.positions())
-    assert not any(each.held_back for each in await expired_records(log, await _ends(log), _now_ms()))
-    resumed = RunResumed(
-        event_id=event_id("run-a", "run-resumed", 1), run_id="run-a", occurred_at_ms=_now_ms(), resumption=1
-    )
-    await log.append([record_from_event(resumed)])
-    found = await expired_records(log, await _ends(log), _now_ms())
+    assert not any(each.held_back for each in await expired_records(log, await _ends(log), now_ms()))
+    await publish(log, [made(RunResumed, run_id="run-a", occurred_at_ms=now_ms())])
+    found = await expired_records(log, await _ends(log), now_ms())
     assert {each.at.topic for each in found if each.held_back} == {"steps"}
 
 
 async def test_the_archiver_applies_it_while_it_runs(log: LocalLog, tmp_path: Path) -> None:
     path = tmp_path / "a.duckdb"
-    stop = asyncio.Event()
-    retention = Retention(log, first_s=0, interval_s=0)
-    service = asyncio.create_task(
-        run_archiver(log, path, stop=stop, flush_interval_s=0.02, retention=retention)
-    )
-    async with asyncio.timeout(60):
+    async with Archiver(log, path, retention=Retention(log, first_s=0, interval_s=0)):
         while await _records(log, "steps") or await _records(log, "metrics"):
             await asyncio.sleep(0.02)
     assert await _records(log, "trajectories") > 0
-    stop.set()
-    await service
     # The archive has what the log has no longer, and goes on.
-    await log.append([record_from_event(event) for event in made_up_run("run-b")])
-    await run_archiver(log, path, stop=stop, flush_interval_s=0.02)
+    await publish(log, made_up_run("run-b"))
+    await archive_all(log, path)
     assert query(path, "SELECT count(*) FROM steps").rows == [(2 * _STEPS,)]
 
 
@@ -133,16 +119,9 @@ async def test_saved_states_of_runs_that_ended_long_ago_are_forgotten(log: Local
         await transaction.save("ratings/game-outcomes/0", {"run/run-a": b"1", "run/run-b": b"1"})
         await transaction.save("ratings/run-a/game-outcomes/0", {"position": b"1", "run/run-a": b"1"})
     await producer.close()
-    stop = asyncio.Event()
-    retention = Retention(log, first_s=0)
-    service = asyncio.create_task(
-        run_archiver(log, tmp_path / "a.duckdb", stop=stop, flush_interval_s=0.02, retention=retention)
-    )
-    async with asyncio.timeout(60):
+    async with Archiver(log, tmp_path / "a.duckdb", retention=Retention(log, first_s=0)):
         while await log.saved_names() != {"ratings/game-outcomes/0": ["run/run-b"]}:
             await asyncio.sleep(0.02)
-    stop.set()
-    await service
 
 
 async def test_deleted_space_is_used_again_and_the_file_can_be_made_smaller(

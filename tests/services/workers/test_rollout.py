@@ -127,12 +127,21 @@ async def test_only_who_is_evaluated_answers_several_times(
     assert engine.asked == answers  # the first move is invalid and ends the game
 
 
-async def test_a_game_its_engine_refuses_is_given_up_with_the_reason(log: LocalLog) -> None:
-    engine = PretendEngine(error=EngineError("prompt of 900 tokens, context of 512"))
-    assert await worker(log, engine).play([started(0)], ADAPTERS) == 0
+@pytest.mark.parametrize(
+    ("says", "reason"),
+    [
+        ("prompt of 900 tokens, context of 512", "prompt of 900 tokens, context of 512"),
+        ("\ud83d" + "too long " * 10_000, ("\ufffd" + "too long " * 10_000)[:4000]),
+    ],
+    ids=["plain", "no text and long"],
+)
+async def test_a_game_its_engine_refuses_is_given_up_with_the_reason(
+    log: LocalLog, says: str, reason: str
+) -> None:
+    assert await worker(log, PretendEngine(error=EngineError(says))).play([started(0)], ADAPTERS) == 0
     (event,) = await read(log)
     assert isinstance(event, GameAbandoned)
-    assert event.reason == "prompt of 900 tokens, context of 512"
+    assert event.reason == reason
 
 
 async def test_a_game_that_cannot_be_recorded_is_given_up_and_says_whose(log: LocalLog) -> None:
@@ -165,15 +174,6 @@ async def test_a_game_too_large_for_its_topic_is_abandoned_with_the_reason(log: 
     assert reason.startswith(f"game {game_id(RUN, 'train', 0)}: {ENV}: it is too large to be recorded: ")
     assert "'trajectories' has " in reason
     assert "the topic's limit is 20000" in reason
-
-
-async def test_whatever_an_exception_says_is_a_reason(log: LocalLog) -> None:
-    engine = PretendEngine(error=EngineError("\ud83d" + "too long " * 10_000))
-    assert await worker(log, engine).play([started(0)], ADAPTERS) == 0
-    (event,) = await read(log)
-    assert isinstance(event, GameAbandoned)
-    assert event.reason.startswith("\ufffdtoo long")
-    assert len(event.reason) == 4000
 
 
 async def test_an_endpoint_is_asked_as_configured_and_its_answers_are_recorded(
@@ -214,13 +214,6 @@ async def test_a_game_its_environment_refuses_is_given_up_and_others_go_on(log: 
     events = await read(log)
     assert (games_of(events, GameAbandoned), games_of(events, GameOutcome)) == ([0], [1])
     assert "NoSuchGame-v0" in next(event.reason for event in events if isinstance(event, GameAbandoned))
-
-
-async def test_games_of_an_engine_that_died_are_neither_finished_nor_given_up(log: LocalLog) -> None:
-    engine = PretendEngine(error=ServiceError("inference engine 0 failed"))
-    with pytest.raises(ServiceError, match="inference engine 0 failed"):
-        await worker(log, engine).play([started(0)], ADAPTERS)
-    assert await read(log) == []
 
 
 async def test_cancelling_gives_up_exactly_those_games_once(log: LocalLog) -> None:
@@ -267,6 +260,12 @@ def collector(log: LocalLog, engine: PretendEngine, settings: RunConfig) -> Coll
     return Collector(settings, RUN, [LocalEngine(engine)], [worker(log, engine, settings)])
 
 
+async def collect(log: LocalLog, engine: PretendEngine, settings: RunConfig | None = None) -> None:
+    """Play the whole run."""
+    async with asyncio.timeout(DEADLINE_S):
+        await collector(log, engine, settings or config()).collect(log, asyncio.Event())
+
+
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(DEADLINE_S):
         while not condition():
@@ -277,8 +276,7 @@ async def test_game_after_game_given_up_stops_the_collector_with_the_reason(log:
     await publish(log, checkpoint(0))
     engine = PretendEngine(error=EngineError("the adapter has the wrong shape"))
     with pytest.raises(ServiceError) as raised:
-        async with asyncio.timeout(DEADLINE_S):
-            await collector(log, engine, config(num_workers=64)).collect(log, asyncio.Event())
+        await collect(log, engine, config(num_workers=64))
     assert "50 games in a row were abandoned" in str(raised.value)
     assert str(raised.value).endswith("because: the adapter has the wrong shape")
 
@@ -299,8 +297,7 @@ async def test_games_whose_trajectories_are_all_set_aside_stop_the_collector_wit
     with pytest.raises(
         ServiceError, match=r"quarantined since the last update.*because: the reward is no number"
     ):
-        async with asyncio.timeout(DEADLINE_S):
-            await collector(log, PretendEngine(), config()).collect(log, asyncio.Event())
+        await collect(log, PretendEngine())
     setting_aside.cancel()
 
 
@@ -308,8 +305,7 @@ async def test_an_engine_that_died_stops_the_collector_and_gives_up_no_game(log:
     await publish(log, checkpoint(0))
     engine = PretendEngine(error=ServiceError("inference engine 0 failed: gone"))
     with pytest.raises(ServiceError, match="inference engine 0 failed: gone"):
-        async with asyncio.timeout(DEADLINE_S):
-            await collector(log, engine, config()).collect(log, asyncio.Event())
+        await collect(log, engine)
     events = await read(log)
     assert games_of(events, GameStarted) == list(range(6))
     assert games_of(events, GameAbandoned) == games_of(events, GameOutcome) == []
@@ -394,8 +390,7 @@ async def test_at_the_end_training_games_are_given_up_and_the_last_checkpoint_is
 async def test_engines_report_how_busy_they_are(log: LocalLog) -> None:
     await publish(log, checkpoint(0), *(update(number) for number in range(1, UPDATES + 1)))
     await publish(log, checkpoint(UPDATES))
-    async with asyncio.timeout(DEADLINE_S):
-        await collector(log, PretendEngine(), config()).collect(log, asyncio.Event())
+    await collect(log, PretendEngine())
     metrics = [event_from_record(record) async for record in read_to_end(log, ("metrics",))]
     engine = next(event for event in metrics if isinstance(event, Metrics) and event.source == "engine-0")
     prefix = "inference/engine-0"

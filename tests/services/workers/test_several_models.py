@@ -1,60 +1,30 @@
 """Several trained models in one run: who plays which seat, what each learns from, and when each is done."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from tests.model_pool.outcomes import make_outcome
-from tests.services.workers.test_game_schedule import RUN, config, outcome
+from tests.services.workers.test_game_schedule import (
+    RUN,
+    begun,
+    checkpoint,
+    config,
+    outcome,
+    update,
+    wins_all_of_tak,
+)
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import (
-    Checkpoint,
-    Event,
     GameStarted,
-    LearnerUpdate,
     checkpoint_uid,
     is_checkpoint_uid,
-    named_id,
     trained_model,
 )
-from unstable_stream.runs.config import RunConfig
 from unstable_stream.services.launch.preflight import check_config
 from unstable_stream.services.workers.game_schedule import GameSchedule
 
 SEATS = [{"name": "first", "seats": [0]}, {"name": "second", "seats": [1]}]
 FIXED = {"fixed": [{"name": "random-legal"}], "sample_mode": "fixed"}
-
-
-def checkpoint(model: str, iteration: int) -> Checkpoint:
-    return Checkpoint(
-        event_id=named_id(RUN, "checkpoint", iteration, model=model),
-        run_id=RUN,
-        occurred_at_ms=iteration,
-        model_uid=checkpoint_uid(iteration, model),
-        iteration=iteration,
-        path=None,
-        parent_uid=checkpoint_uid(iteration - 1, model) if iteration else None,
-        model=model,
-    )
-
-
-def update(model: str, number: int, trained: int) -> LearnerUpdate:
-    return LearnerUpdate(
-        event_id=named_id(RUN, "learner-update", number, model=model),
-        run_id=RUN,
-        occurred_at_ms=number,
-        update=number,
-        step_ids=tuple(f"{model}-{number}-{step}" for step in range(trained)),
-        model=model,
-    )
-
-
-def schedule(settings: RunConfig, *events: Event) -> GameSchedule:
-    begun = GameSchedule(RUN, settings)
-    for event in [*(checkpoint(str(name), 0) for name in settings.model_names), *events]:
-        begun.apply(event)
-    return begun
 
 
 def play(games: GameSchedule, split: str = "train") -> list[GameStarted]:
@@ -81,19 +51,14 @@ def test_the_name_of_a_checkpoint_tells_its_model() -> None:
         assert (trained_model(name), is_checkpoint_uid(name)) == (None, False)
 
 
-def test_ids_of_the_only_model_are_as_ever() -> None:
-    assert named_id(RUN, "checkpoint", 3, model=None) == named_id(RUN, "checkpoint", 3, model=None)
-    assert named_id(RUN, "checkpoint", 3, model="a") != named_id(RUN, "checkpoint", 3, model=None)
-
-
 def test_in_self_play_each_seat_is_its_models_and_both_learn() -> None:
-    games = play(schedule(config(trained_models=SEATS)))
+    games = play(begun(config(trained_models=SEATS)))
     assert games
     assert all(trained(game) == {0: "ckpt-first-000000", 1: "ckpt-second-000000"} for game in games)
 
 
 def test_against_a_fixed_opponent_they_learn_in_turn_each_in_its_seat() -> None:
-    games = play(schedule(config(trained_models=SEATS, model_pool=FIXED)))
+    games = play(begun(config(trained_models=SEATS, model_pool=FIXED)))
     assert [trained(game) for game in games[:2]] == [{0: "ckpt-first-000000"}, {1: "ckpt-second-000000"}]
 
 
@@ -101,8 +66,8 @@ def test_past_opponents_are_of_the_model_whose_seat_it_is() -> None:
     settings = config(
         trained_models=SEATS, model_pool={"sample_mode": "lagged", "lag_range": [1, 3], "max_active_lora": 4}
     )
-    past = [checkpoint(model, number) for model in ("first", "second") for number in (1, 2, 3)]
-    games = play(schedule(settings, *past))
+    past = [checkpoint(number, model) for model in ("first", "second") for number in (1, 2, 3)]
+    games = play(begun(settings, *past))
     for game in games:
         assert [trained_model(seat.model_uid) for seat in game.seats] == ["first", "second"]
         (mine,) = trained(game)
@@ -117,7 +82,7 @@ def test_a_model_for_each_environment() -> None:
         collector={"num_workers": 32},
         learner={"batch_size": 512},
     )
-    games = play(schedule(settings))
+    games = play(begun(settings))
     assert {game.env_id for game in games} == {"TicTacToe-v0-train", "ConnectFour-v0-train"}
     for game in games:
         model = "four" if game.env_id.startswith("Connect") else "rest"
@@ -126,32 +91,31 @@ def test_a_model_for_each_environment() -> None:
 
 def test_no_game_starts_before_every_model_has_a_policy() -> None:
     games = GameSchedule(RUN, config(trained_models=SEATS))
-    games.apply(checkpoint("first", 0))
+    games.apply(checkpoint(0, "first"))
     assert games.next_games(0) == []
-    games.apply(checkpoint("second", 0))
+    games.apply(checkpoint(0, "second"))
     assert games.next_games(0) != []
 
 
 def test_games_wait_for_the_model_that_has_too_many_steps() -> None:
-    games = schedule(config(trained_models=SEATS))
+    games = begun(config(trained_models=SEATS))
     while play(games):
         pass  # until the bound of both
-    waiting = games.pending_steps
+    waiting = games.pending.total()
     assert waiting >= 2 * 32
-    games.apply(update("first", 1, 16))
+    games.apply(update(1, 16, model="first"))
     assert play(games) == [], "the second has no room"
-    games.apply(update("second", 1, 16))
+    games.apply(update(1, 16, model="second"))
     assert play(games)
-    assert games.pending_steps > waiting - 32
+    assert games.pending.total() > waiting - 32
 
 
 def test_a_model_that_is_done_plays_on_and_learns_no_more() -> None:
-    games = schedule(config(trained_models=SEATS))
+    games = begun(config(trained_models=SEATS))
     for number in range(1, 6):
-        games.apply(update("first", number, 1))
-        games.apply(checkpoint("first", number))
+        games.apply(update(number, 1, model="first"))
+        games.apply(checkpoint(number, "first"))
     assert not games.training_finished
-    assert games.updates == 0
     for game in play(games):
         assert game.seats[0].model_uid == "ckpt-first-000005"
         assert trained(game) == {1: "ckpt-second-000000"}
@@ -162,17 +126,17 @@ def test_where_nobody_learns_any_more_nothing_is_played() -> None:
         train_envs=[{"env_id": "TicTacToe-v0-train"}, {"env_id": "ConnectFour-v0-train"}],
         trained_models=[{"name": "four", "env_ids": ["ConnectFour-v0-train"]}, {"name": "rest"}],
     )
-    games = schedule(settings, *(update("four", number, 1) for number in range(1, 6)))
+    games = begun(settings, *(update(number, 1, model="four") for number in range(1, 6)))
     assert {game.env_id for game in play(games)} == {"TicTacToe-v0-train"}
 
 
 def test_the_run_is_over_when_every_model_is() -> None:
-    games = schedule(config(trained_models=SEATS))
+    games = begun(config(trained_models=SEATS))
     for model in ("first", "second"):
         assert not games.finished
         for number in range(1, 6):
-            games.apply(update(model, number, 1))
-            games.apply(checkpoint(model, number))
+            games.apply(update(number, 1, model=model))
+            games.apply(checkpoint(number, model))
     assert games.training_finished
     for _ in range(100):
         if not play(games, "eval"):
@@ -181,7 +145,7 @@ def test_the_run_is_over_when_every_model_is() -> None:
 
 
 def test_a_checkpoint_is_evaluated_in_its_own_seats() -> None:
-    games = schedule(config(trained_models=SEATS))
+    games = begun(config(trained_models=SEATS))
     played = [game for _ in range(10) for game in play(games, "eval")]
     assert len(played) == 2 * 6
     for game in played:
@@ -193,24 +157,6 @@ def test_a_checkpoint_is_evaluated_in_its_own_seats() -> None:
         for model in ("first", "second")
     ]
     assert by_model[0] == by_model[1], "both play the same games"
-
-
-def test_a_restart_goes_on_with_the_same_games() -> None:
-    settings = config(trained_models=SEATS, model_pool={"sample_mode": "random"})
-    events: list[Event] = [checkpoint("first", 0), checkpoint("second", 0)]
-    one = GameSchedule(RUN, settings)
-    for event in events:
-        one.apply(event)
-    for number in range(3):
-        started = one.next_games(0)
-        seen: Iterable[Event] = [*started, *map(outcome, started), update("second", number + 1, 4)]
-        for event in seen:
-            one.apply(event)
-            events.append(event)
-    again = GameSchedule(RUN, settings)
-    for event in sorted(events, key=lambda event: event.TOPIC):
-        again.apply(event)
-    assert again.next_games(0) == one.next_games(0)
 
 
 @pytest.mark.parametrize(
@@ -261,15 +207,8 @@ def test_a_curriculum_that_wants_nothing_where_a_model_still_learns_does_not_sta
         curriculum={"mode": "win-rate", "floor": 0.0},
         learner={"iterations": 1},
     )
-    games = schedule(settings, update("done", 1, 1), checkpoint("done", 1))
-    for index in range(60):
-        # All of SimpleTak is won, half of TicTacToe.
-        tak = index % 2 == 0
-        won = tak or index % 4 == 1
-        model = checkpoint_uid(0, "learning" if tak else "done")
-        seats = {0: (model, 1.0 if won else -1.0), 1: ("random-legal", -1.0 if won else 1.0)}
-        env_id = "SimpleTak-v0-train" if tak else "TicTacToe-v0-train"
-        games.apply(make_outcome(index, seats, env_id=env_id, run_id=RUN))
+    games = begun(settings, update(1, 1, model="done"), checkpoint(1, "done"))
+    wins_all_of_tak(games, tak="learning", tictactoe="done")
     assert games.environment_shares() == [0.0, 1.0]
     assert {game.env_id for game in games.next_games(0) if game.split == "train"} == {"SimpleTak-v0-train"}
 

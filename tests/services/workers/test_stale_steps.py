@@ -6,16 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.services.workers.test_learner_service import BATCH, RUN, config, new_log, steps
+from tests.services.workers.test_learner_service import BATCH, RUN, append, begun, config, service, steps
 from unstable_stream.events import LearnerUpdate, StepsDropped
-from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.log.port import EventLog
-from unstable_stream.log.reading import events_to_end
-from unstable_stream.log.records import event_from_record, record_from_event
-from unstable_stream.log.topics import load_topics
+from unstable_stream.log.reading import events_to_end, readable_events
 from unstable_stream.runs.config import RunConfig, parse_config
-from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.services.workers.learner import LearnerService
 
 
 def strict() -> RunConfig:
@@ -31,8 +26,7 @@ async def dropped(log: EventLog) -> StepsDropped:
     consumer = await log.consumer([StepsDropped.TOPIC])
     async with asyncio.timeout(60):
         while True:
-            for record in await consumer.poll():
-                event = event_from_record(record)
+            for event in readable_events(await consumer.poll()):
                 if isinstance(event, StepsDropped):
                     await consumer.close()
                     return event
@@ -45,14 +39,9 @@ async def test_steps_that_are_all_too_stale_are_dropped_and_the_run_goes_on(
     late = steps(3 * BATCH)  # of version 0: the first update trains 16, and 32 are left
     fresh = [msgspec.structs.replace(step, policy_version=1) for step in steps(BATCH, first_game=1000)]
 
-    def learner() -> LearnerService:
-        return LearnerService(strict(), RUN, DataDir(tmp_path), resolve_model("tiny-player"))
-
-    async with new_log(tmp_path) as log:
-        await log.create_topics(list(load_topics().values()))
-        await log.append([record_from_event(step) for step in late])
+    async with begun(tmp_path, late) as log:
         stop = asyncio.Event()
-        training = asyncio.create_task(learner().train(log, stop))
+        training = asyncio.create_task(service(tmp_path, strict()).train(log, stop))
         waiting = asyncio.create_task(dropped(log))
         await asyncio.wait({training, waiting}, return_when=asyncio.FIRST_COMPLETED)
         if training.done():
@@ -63,8 +52,8 @@ async def test_steps_that_are_all_too_stale_are_dropped_and_the_run_goes_on(
         if restarted:
             stop.set()
             assert await training == 1
-            training = asyncio.create_task(learner().train(log, asyncio.Event()))
-        await log.append([record_from_event(step) for step in fresh])
+            training = asyncio.create_task(service(tmp_path, strict()).train(log, asyncio.Event()))
+        await append(log, fresh)
         assert await training == 2
         found = [event async for _, event in events_to_end(log, (LearnerUpdate.TOPIC,), run_id=RUN)]
     updates = [event for event in found if isinstance(event, LearnerUpdate)]

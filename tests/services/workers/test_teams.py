@@ -7,12 +7,11 @@ import msgspec
 import pytest
 
 from tests.inference.byte_model import build_byte_model
-from tests.services.workers.test_game_schedule import RUN, checkpoint, config, outcome
-from tests.services.workers.test_several_models import checkpoint as checkpoint_of
+from tests.services.workers.test_game_schedule import RUN, begun, checkpoint, config, outcome
 from tests.services.workers.test_several_models import play as play_some
 from tests.services.workers.test_several_models import trained
 from unstable_stream.errors import ConfigError
-from unstable_stream.events import Event, GameOutcome, GameStarted, checkpoint_uid, trained_model
+from unstable_stream.events import GameOutcome, GameStarted, checkpoint_uid, trained_model
 from unstable_stream.games.play import play_game
 from unstable_stream.games.players import Move, TurnContext
 from unstable_stream.games.seating import dealt_roles, declared_teams, seat_players
@@ -21,23 +20,15 @@ from unstable_stream.model_pool.ratings import RatingProcessor
 from unstable_stream.model_pool.results import RecentResults
 from unstable_stream.model_pool.standings import Standings
 from unstable_stream.reward_transformations import expected_steps_of
-from unstable_stream.runs.config import RunConfig
 from unstable_stream.services.launch.preflight import check_config
 from unstable_stream.services.workers.game_schedule import GameSchedule
 
 TABOO: dict[str, Any] = {"env_id": "Taboo-v0-train", "num_players": 4}
 MAFIA: dict[str, Any] = {"env_id": "SecretMafia-v0-train", "num_players": 6}
 BY_ROLE = [{"name": "mafia", "roles": ["Mafia"]}, {"name": "village"}]
+CLUES = [{"name": "clues", "roles": ["Clue Giver"]}, {"name": "guesses"}]
 FIXED = {"fixed": [{"name": "random-legal"}], "sample_mode": "fixed"}
 LAGGED = {"sample_mode": "lagged", "lag_range": [1, 3], "max_active_lora": 4}
-
-
-def schedule(settings: RunConfig, *events: Event) -> GameSchedule:
-    begun = GameSchedule(RUN, settings)
-    first = [checkpoint(0) if name is None else checkpoint_of(name, 0) for name in settings.model_names]
-    for event in [*first, *events]:
-        begun.apply(event)
-    return begun
 
 
 def play(games: GameSchedule) -> list[GameStarted]:
@@ -80,7 +71,7 @@ class Pairs:
 
 
 def test_a_team_is_one_opponent_and_learns_as_one() -> None:
-    games = play(schedule(config(train_envs=[TABOO], model_pool=FIXED)))
+    games = play(begun(config(train_envs=[TABOO], model_pool=FIXED)))
     for index, game in enumerate(games):
         mine, theirs = ([0, 1], [2, 3]) if index % 2 == 0 else ([2, 3], [0, 1])
         assert list(trained(game)) == mine
@@ -89,7 +80,7 @@ def test_a_team_is_one_opponent_and_learns_as_one() -> None:
 
 
 def test_a_past_checkpoint_plays_for_its_whole_team() -> None:
-    games = play(schedule(config(train_envs=[TABOO], model_pool=LAGGED), *map(checkpoint, (1, 2, 3))))
+    games = play(begun(config(train_envs=[TABOO], model_pool=LAGGED), *map(checkpoint, (1, 2, 3))))
     met = set()
     for game in games:
         (mine,) = {seat.team for seat in game.seats if seat.trained}
@@ -100,16 +91,16 @@ def test_a_past_checkpoint_plays_for_its_whole_team() -> None:
 
 
 def test_what_the_configuration_says_goes_before_what_the_environment_declares() -> None:
-    alone = play(schedule(config(train_envs=[{**TABOO, "teams": []}], model_pool=FIXED)))
+    alone = play(begun(config(train_envs=[{**TABOO, "teams": []}], model_pool=FIXED)))
     assert [len(trained(game)) for game in alone[:2]] == [1, 1]
-    crossed = play(schedule(config(train_envs=[{**TABOO, "teams": [[0, 3], [1, 2]]}], model_pool=FIXED)))
+    crossed = play(begun(config(train_envs=[{**TABOO, "teams": [[0, 3], [1, 2]]}], model_pool=FIXED)))
     assert [list(trained(game)) for game in crossed[:2]] == [[0, 3], [1, 2]]
 
 
 def test_evaluation_games_are_of_teams_too() -> None:
     games = [
         game
-        for game in schedule(config(train_envs=[TABOO])).next_games(0)
+        for game in begun(config(train_envs=[TABOO])).next_games(0)
         if game.evaluated_uid == checkpoint_uid(0)
     ]
     assert uids(games[0]) == [checkpoint_uid(0)] * 2 + ["random-legal"] * 2
@@ -118,10 +109,9 @@ def test_evaluation_games_are_of_teams_too() -> None:
 
 def test_a_model_for_each_role_of_a_game_that_is_won_together() -> None:
     """Clue givers and guessers are two models; a team of the past is of one update, as far as it goes."""
-    by_role = [{"name": "clues", "roles": ["Clue Giver"]}, {"name": "guesses"}]
-    settings = config(train_envs=[TABOO], trained_models=by_role, model_pool=LAGGED)
-    past = [checkpoint_of("clues", number) for number in (1, 2, 3)]
-    games = play(schedule(settings, *past, checkpoint_of("guesses", 1)))
+    settings = config(train_envs=[TABOO], trained_models=CLUES, model_pool=LAGGED)
+    past = [checkpoint(number, "clues") for number in (1, 2, 3)]
+    games = play(begun(settings, *past, checkpoint(1, "guesses")))
     for game in games:
         assert [trained_model(uid) for uid in uids(game)] == ["clues", "guesses"] * 2
         (mine,) = {seat.team for seat in game.seats if seat.trained}
@@ -131,24 +121,22 @@ def test_a_model_for_each_role_of_a_game_that_is_won_together() -> None:
 
 
 def test_evaluation_waits_for_the_partners_of_the_same_update() -> None:
-    by_role = [{"name": "clues", "roles": ["Clue Giver"]}, {"name": "guesses"}]
-    games = schedule(config(train_envs=[TABOO], trained_models=by_role, evaluation={"every": 1}))
-    games.apply(checkpoint_of("clues", 1))
+    games = begun(config(train_envs=[TABOO], trained_models=CLUES, evaluation={"every": 1}))
+    games.apply(checkpoint(1, "clues"))
 
     def evaluated() -> set[str | None]:
         return {uid for game in games._eval_games(0) for uid in uids(game) if game.evaluated_uid}
 
     assert checkpoint_uid(1, "clues") not in evaluated()
-    games.apply(checkpoint_of("guesses", 1))
+    games.apply(checkpoint(1, "guesses"))
     assert {checkpoint_uid(1, "clues"), checkpoint_uid(1, "guesses")} <= evaluated()
 
 
 def test_evaluation_takes_the_partner_before_where_that_of_the_update_is_never_made() -> None:
     """With ``save_every = 3`` a run was stopped when clues had 4 updates and guesses 2, and goes on to 5."""
-    by_role = [{"name": "clues", "roles": ["Clue Giver"]}, {"name": "guesses"}]
-    settings = config(train_envs=[TABOO], trained_models=by_role, evaluation={"every": 1})
+    settings = config(train_envs=[TABOO], trained_models=CLUES, evaluation={"every": 1})
     saved = [("clues", 3), ("clues", 4), ("guesses", 2), ("guesses", 3)]
-    games = schedule(settings, *(checkpoint_of(*each) for each in saved))
+    games = begun(settings, *(checkpoint(number, model) for model, number in saved))
 
     def played(until_none_is_left: GameSchedule) -> dict[str | None, set[str]]:
         found: dict[str | None, set[str]] = {}
@@ -162,18 +150,17 @@ def test_evaluation_takes_the_partner_before_where_that_of_the_update_is_never_m
     assert checkpoint_uid(4, "clues") not in before, "update 4 of guesses may still be saved"
     assert before[checkpoint_uid(2, "guesses")] == {checkpoint_uid(0, "clues")}
     assert before[checkpoint_uid(3, "clues")] == {checkpoint_uid(3, "guesses")}
-    games.apply(checkpoint_of("guesses", 5))
+    games.apply(checkpoint(5, "guesses"))
     assert played(games) == {checkpoint_uid(4, "clues"): {checkpoint_uid(3, "guesses")}}
-    games.apply(checkpoint_of("clues", 5))
+    games.apply(checkpoint(5, "clues"))
     assert len(played(games)) == 2
     assert not games.evaluations.open
 
 
 def test_evaluation_does_not_wait_for_a_model_that_has_had_its_last_update() -> None:
     """The run goes on with fewer updates than one model has had."""
-    by_role = [{"name": "clues", "roles": ["Clue Giver"]}, {"name": "guesses"}]
-    settings = config(train_envs=[TABOO], trained_models=by_role, learner={"iterations": 5})
-    games = schedule(settings, checkpoint_of("clues", 7), checkpoint_of("guesses", 5))
+    settings = config(train_envs=[TABOO], trained_models=CLUES, learner={"iterations": 5})
+    games = begun(settings, checkpoint(7, "clues"), checkpoint(5, "guesses"))
     met = {tuple(uids(game)) for game in games._eval_games(0) if game.evaluated_uid == "ckpt-clues-000007"}
     assert met
     assert all("ckpt-guesses-000005" in players for players in met)
@@ -183,7 +170,7 @@ def test_the_dealt_role_decides_which_model_plays(tmp_path: Path) -> None:
     reader = str(build_byte_model(tmp_path / "model"))  # the tiny player reads boards only
     settings = config(train_envs=[MAFIA], trained_models=BY_ROLE, model=reader)
     check_config(settings)
-    games = play(schedule(settings))
+    games = play(begun(settings))
     arrangements = set()
     for game in games:
         roles = dealt_roles("SecretMafia-v0-train", 6, game.seed)
@@ -198,7 +185,7 @@ def test_the_dealt_role_decides_which_model_plays(tmp_path: Path) -> None:
 
 
 def test_against_a_fixed_opponent_each_side_learns_in_turn() -> None:
-    games = play(schedule(config(train_envs=[MAFIA], trained_models=BY_ROLE, model_pool=FIXED)))
+    games = play(begun(config(train_envs=[MAFIA], trained_models=BY_ROLE, model_pool=FIXED)))
     learning = [{trained_model(uid) for uid in trained(game).values()} for game in games]
     assert {frozenset(models) for models in learning} == {frozenset(["mafia"]), frozenset(["village"])}
 
@@ -211,17 +198,6 @@ def test_a_role_that_is_never_dealt_is_refused_before_the_run() -> None:
         check_config(config(train_envs=[{**MAFIA, "teams": [["Wolf"], ["Villager"]]}]))
     with pytest.raises(ConfigError, match="deals no roles"):
         check_config(config(trained_models=unknown))
-
-
-def test_a_restart_plans_the_same_games() -> None:
-    settings = config(train_envs=[MAFIA, TABOO], trained_models=BY_ROLE, model_pool=LAGGED)
-    past = [checkpoint_of(model, number) for model in ("mafia", "village") for number in (1, 2, 3)]
-    first, second = schedule(settings, *past), schedule(settings, *past)
-    planned = first.next_games(0)
-    assert planned == second.next_games(0)
-    for game in planned[:3]:
-        second.apply(game)
-    assert second.next_games(0)[0].game_id == planned[3].game_id
 
 
 def finished(game: GameStarted, winner: int, **changes: Any) -> GameOutcome:
@@ -239,7 +215,7 @@ def finished(game: GameStarted, winner: int, **changes: Any) -> GameOutcome:
 
 
 def test_a_team_counts_once() -> None:
-    games = play(schedule(config(train_envs=[TABOO], model_pool=FIXED)))
+    games = play(begun(config(train_envs=[TABOO], model_pool=FIXED)))
     results = RecentResults()
     results.add(finished(games[0], winner=0))
     assert results.against("random-legal", "Taboo-v0-train") == (1.0, 1)
@@ -254,12 +230,12 @@ def test_a_team_counts_once() -> None:
     rated = ratings.handle(finished(games[0], winner=0))
     assert {event.games for event in rated} == {1}  # type: ignore[attr-defined]
     assert ratings.skill(checkpoint_uid(0)).mu > ratings.skill("random-legal").mu
-    mirror = play(schedule(config(train_envs=[TABOO])))[0]
+    mirror = play(begun(config(train_envs=[TABOO])))[0]
     assert RatingProcessor(RUN).handle(finished(mirror, winner=0)) == []
 
 
 def test_an_invalid_move_of_a_partner_is_no_opponents() -> None:
-    game = play(schedule(config(train_envs=[TABOO], model_pool=FIXED)))[0]
+    game = play(begun(config(train_envs=[TABOO], model_pool=FIXED)))[0]
     by_partner = finished(game, winner=1, invalid_seat=1, reason="invalid-move")
     by_opponent = finished(game, winner=0, invalid_seat=2, reason="invalid-move")
     assert expected_steps_of(by_partner, filter_opponent_invalid=True) == {None: 6}
@@ -278,7 +254,7 @@ async def test_a_game_of_teams_is_played_and_replayed() -> None:
     seating = seat_players("Taboo-v0-train", 4, None, 7, with_roles=True)
     assert seating.roles == {0: "Clue Giver", 1: "Guesser", 2: "Clue Giver", 3: "Guesser"}
     game = msgspec.structs.replace(
-        play(schedule(config(train_envs=[TABOO], model_pool=FIXED)))[0], seed=7, split="train"
+        play(begun(config(train_envs=[TABOO], model_pool=FIXED)))[0], seed=7, split="train"
     )
     played = await play_game(game, {seat: Talks() for seat in range(4)}, max_turns=200, now_ms=lambda: 0)
     assert [seat.team for seat in played.outcome.seats] == [0, 0, 1, 1]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 import numpy as np
 
 from unstable_stream.events import (
+    UNREADABLE,
     GameAbandoned,
     GameOutcome,
     Step,
@@ -16,7 +17,6 @@ from unstable_stream.events import (
 )
 from unstable_stream.history.proofs.ledger import ABSENT, MAY_BE_REPLAYED, Ledger, LedgerView, named
 from unstable_stream.history.proofs.reports import AuditReport, GameCounts, Problem, StepCounts, abridged
-from unstable_stream.services.workers.dropped_steps import UNREADABLE
 
 
 def balance(ledger: Ledger, more_problems: Iterable[Problem] = ()) -> AuditReport:

@@ -16,7 +16,7 @@ from unstable_stream.log.reading import events_to_end, read_to_end
 from unstable_stream.log.saved_state import UnusableStateError
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.starts import deleted_records, known_starts, run_starts
-from unstable_stream.services.workers.collector import events_for_collector, topics_of_collector
+from unstable_stream.services.workers.collector import event_for_collector, topics_of_collector
 from unstable_stream.services.workers.collector_snapshot import read_snapshot
 from unstable_stream.services.workers.exploitability import ExploitabilitySchedule
 from unstable_stream.services.workers.game_schedule import GameSchedule, ScheduleState
@@ -47,7 +47,7 @@ async def check_collector(evidence: Evidence) -> Check:
     measuring = ExploitabilitySchedule(run.run_id, config, first_update)
     starts = await run_starts(log, run.run_id, topics)
     async for record in read_to_end(log, topics, starts=starts, ends=saved.offsets):
-        for event in events_for_collector([record], run.run_id):
+        if (event := event_for_collector(record, run.run_id)) is not None:
             schedule.apply(event)
             measuring.apply(event)
     # The collector knows its own games before it reads them.
@@ -74,4 +74,5 @@ async def check_collector(evidence: Evidence) -> Check:
 def _comparable(schedule: ScheduleState, measured: Any, evidence: Evidence) -> bytes:
     ratings = [] if evidence.compacted else schedule.pool.ratings
     pool = msgspec.structs.replace(schedule.pool, active=(), ratings=ratings)
-    return msgspec.json.encode([msgspec.structs.replace(schedule, pool=pool), measured])
+    state = [msgspec.structs.replace(schedule, pool=pool), measured]
+    return msgspec.json.encode(state, order="deterministic")

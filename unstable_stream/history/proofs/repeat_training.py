@@ -212,7 +212,11 @@ class _Model:
 
     def _build(self, first: int) -> "RecordedUpdates":
         """Make a learner with the settings of an update, on the kind of device that computed it."""
-        from unstable_stream.services.workers.learner_core import build_learner, build_training_algorithm
+        from unstable_stream.services.workers.learner_core import (
+            LearnerPlan,
+            build_learner,
+            build_training_algorithm,
+        )
         from unstable_stream.services.workers.recorded_updates import RecordedUpdates  # these load torch
 
         update = self._recorded[first].update
@@ -223,14 +227,14 @@ class _Model:
             settings = settings.model_copy(update={"initial_lora_path": None})
         then = update.computed_with
         algorithm = build_training_algorithm(config)
-        learner = build_learner(
+        plan = LearnerPlan(
             config.model_copy(update={"learner": settings}),
-            algorithm,
             Path(),  # nothing is saved
             base_model_path(config),
             Share("learner") if then.get("device", "").startswith("cpu") else None,
-            dtype=then.get("dtype", None if settings.dtype == "auto" else settings.dtype),
+            then.get("dtype", None if settings.dtype == "auto" else settings.dtype),
         )
+        learner = build_learner(plan, algorithm)
         self._learner = learner
         return RecordedUpdates(learner, algorithm, config, self._configs, self._transform())
 

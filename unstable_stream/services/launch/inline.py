@@ -25,11 +25,10 @@ from unstable_stream.runs.history import run_started
 from unstable_stream.runs.placement import Placement
 from unstable_stream.services.launch.service import serve_stream
 from unstable_stream.services.workers.collector import Collector
+from unstable_stream.services.workers.collector_reports import read_gpus
 from unstable_stream.services.workers.engine import LocalEngine, build_engine, build_opponent
-from unstable_stream.services.workers.gpus import read_gpus
-from unstable_stream.services.workers.hung_games import end_with
 from unstable_stream.services.workers.loading import loading, unload
-from unstable_stream.services.workers.rollout import RolloutWorker
+from unstable_stream.services.workers.rollout import RolloutWorker, end_with
 
 if TYPE_CHECKING:
     from unstable_stream.services.workers.learner import Learners

@@ -17,29 +17,26 @@ Where the log ends before such a position, it has lost records that were archive
 """
 
 import asyncio
+import functools
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
 from unstable_stream.archive import ArchiveWriter, Written
 from unstable_stream.console import get_logger
-from unstable_stream.errors import ArchiveBusyError, FencedError, OffsetOutOfRangeError
+from unstable_stream.errors import ArchiveAheadError, ArchiveBusyError, FencedError, OffsetOutOfRangeError
 from unstable_stream.log.port import Consumer, EventLog, Positions, Record, StoredRecord, TopicPartition
 from unstable_stream.log.reading import any_record
 from unstable_stream.log.stores.archive_address import ArchiveAddress
-from unstable_stream.services.streams.consumer import Pace, run_consumer
+from unstable_stream.log.topics import load_topics
+from unstable_stream.services.streams.consumer import Pace, run_consumer, wait_for_stop
 from unstable_stream.services.streams.dead_letters import DeadLetters
-from unstable_stream.services.workers.archiver_start import (
-    ARCHIVER_GROUP,
-    declared_topics,
-    starts_of,
-    when_free,
-)
-from unstable_stream.services.workers.retention import Retention
+from unstable_stream.services.workers.retention import ARCHIVER_GROUP, Retention
 
-GROUP: Final = ARCHIVER_GROUP
+T = TypeVar("T")
 
+_TOPICS_S: Final = 5.0
 _MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 """Bytes of record values. A batch takes about four times this in memory while it is built."""
 _PATIENCE_S: Final = 120.0
@@ -85,15 +82,15 @@ async def run_archiver(
             has lost records that were archived.
         LogUnavailableError: after ``stop`` the log did not return its remaining records.
     """
-    names = await declared_topics(log, stop) if topics is None else list(topics)
+    names = await _declared_topics(log, stop) if topics is None else list(topics)
     if not names:
         return
     log_id = await log.log_id()
-    writer = await when_free(lambda: ArchiveWriter(archive_path, log_id), stop)
+    writer = await _when_free(lambda: ArchiveWriter(archive_path, log_id), stop)
     flush_interval_s = writer.flush_interval_s if flush_interval_s is None else flush_interval_s
     try:
         # Each archive has its own group: two archives of one cluster must not share its partitions.
-        consumer = await log.consumer(names, f"{GROUP}-{writer.archive_id}")
+        consumer = await log.consumer(names, f"{ARCHIVER_GROUP}-{writer.archive_id}")
         sink = ArchiveSink(log, consumer, writer, stop, on_flush, retention or Retention(log))
         pace = Pace(
             max_batch,
@@ -128,7 +125,7 @@ class ArchiveSink:
     busy: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        self._letters = DeadLetters(GROUP, log_id=self.writer.log_id)
+        self._letters = DeadLetters(ARCHIVER_GROUP, log_id=self.writer.log_id)
         self._open: dict[TopicPartition, int] = {}
         """The first offset read, by partition."""
         self._storing: asyncio.Task[Written] | None = None
@@ -153,8 +150,8 @@ class ArchiveSink:
             return {}
         await self._stored()
         # Of a shared archive others wrote the partitions until now, and perhaps do so for another moment.
-        await when_free(self.writer.refresh, self.stop)
-        starts = await starts_of(self.log, self.writer, gained, self.stop)
+        await _when_free(self.writer.refresh, self.stop)
+        starts = await _starts_of(self.log, self.writer, gained, self.stop)
         for at in gained:
             self._committed.pop(at, None)
         # The position at which the log may let a member begin again: never beyond the archived records.
@@ -169,7 +166,7 @@ class ArchiveSink:
         if not records:
             return
         up_to = {(at.topic, at.partition): offset for at, offset in read_up_to.items()}
-        prepared = await when_free(lambda: self.writer.prepare(records, up_to), self.stop)
+        prepared = await _when_free(lambda: self.writer.prepare(records, up_to), self.stop)
         letters: list[Record] = []
         for record, error in prepared.batch.rejected:
             where = f"{record.topic}[{record.partition}]@{record.offset}"
@@ -179,7 +176,7 @@ class ArchiveSink:
         if await self._stored():
             # Pause between batches, so that readers, which try every 10 ms, get the lock.
             await asyncio.sleep(_READERS_TURN_S)
-        store = when_free(lambda: self.writer.store(prepared), self.stop)
+        store = _when_free(lambda: self.writer.store(prepared), self.stop)
         self._storing, self._storing_up_to = asyncio.create_task(store), dict(read_up_to)
 
     async def flush(self, read_up_to: Positions) -> None:
@@ -193,7 +190,7 @@ class ArchiveSink:
             if archived.get(at, 0) < offset
         }
         if passed and (self.stop.is_set() or time.monotonic() >= self._pass_over_at):
-            await when_free(lambda: self.writer.pass_over(passed), self.stop)
+            await _when_free(lambda: self.writer.pass_over(passed), self.stop)
             self._pass_over_at = time.monotonic() + _PASS_OVER_S
 
     def deleted(self, error: OffsetOutOfRangeError) -> None:
@@ -206,7 +203,7 @@ class ArchiveSink:
         assigned here.
         """
         await self._stored()
-        await when_free(self.writer.refresh, self.stop)
+        await _when_free(self.writer.refresh, self.stop)
         archived = {TopicPartition(*where): at for where, at in self.writer.positions.items()}
         behind = {at: end for at, end in other_ends.items() if archived.get(at, 0) < end}
         return not behind or not await any_record(self.log, archived, behind)
@@ -238,3 +235,65 @@ class ArchiveSink:
             _log.info("positions not committed to the group", reason=str(error))
         else:
             self._committed |= moved
+
+
+async def _declared_topics(log: EventLog, stop: asyncio.Event) -> list[str]:
+    """Return the log's topics that we declare; wait until there is one, or ``stop`` is set."""
+    declared = load_topics().keys()
+    while not (found := declared & (await log.topics()).keys()) and not stop.is_set():
+        _log.warning("the log has none of our topics yet; make them with unstable-stream topics create")
+        await wait_for_stop(stop, _TOPICS_S)
+    return sorted(found)
+
+
+async def _starts_of(
+    log: EventLog, writer: ArchiveWriter, partitions: Collection[TopicPartition], stop: asyncio.Event
+) -> Positions:
+    """Return where to go on with these partitions; note in the archive what was deleted before.
+
+    Raises:
+        ArchiveAheadError: the log has lost records that were archived.
+    """
+    archived = writer.positions
+    starts: dict[TopicPartition, int] = {}
+    lost: list[str] = []
+    for topic in sorted({at.topic for at in partitions}):
+        beginnings, ends = await log.beginning_offsets(topic), await log.end_offsets(topic)
+        for at in sorted(beginnings.keys() & set(partitions)):
+            position = archived.get(at, 0)
+            starts[at] = max(beginnings[at], position)
+            if position > ends[at]:
+                lost.append(f"{at}@{position - 1} is archived, and the log ends before {at}@{ends[at]}")
+    if lost:
+        more = f", and so in {len(lost) - 1} partitions more" if lost[1:] else ""
+        raise ArchiveAheadError(
+            f"the log {writer.log_id} has lost records that the archive {writer.path} has: {lost[0]}{more}. "
+            "Restore the log from a backup; or fill a new archive from what it has now, with unstable-stream "
+            "archive --rebuild, or another address if it is a shared one"
+        )
+    before = {at: archived.get(at, 0) for at in starts}
+    missing = {(*at,): (before[at], begin) for at, begin in starts.items() if before[at] < begin}
+    if missing:
+        await _when_free(functools.partial(writer.note_missing, missing), stop)
+    for where, (first, begin) in sorted(missing.items()):
+        # Before the archive was made, deleting was nothing to worry about.
+        report = _log.error if first else _log.warning
+        report(
+            "records were deleted before they could be archived: noted in missing_records",
+            partition=str(TopicPartition(*where)),
+            offsets=f"{first} to {begin - 1}",
+        )
+    return starts
+
+
+async def _when_free(work: Callable[[], T], stop: asyncio.Event) -> T:
+    """Do ``work`` on the archive in a thread; try again while another process has locked the archive, or its
+    store is away.
+    """
+    while True:
+        try:
+            return await asyncio.to_thread(work)
+        except ArchiveBusyError as error:
+            if stop.is_set():
+                raise  # the records stay in the log; the next start archives them
+            _log.warning("the archive cannot be used now, trying again", reason=str(error))

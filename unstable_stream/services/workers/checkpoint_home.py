@@ -14,7 +14,6 @@ What is uploaded and never published is found by :meth:`StoredHome.attempts`, li
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -28,13 +27,13 @@ from unstable_stream.algorithms.learners.checkpoint import (
 )
 from unstable_stream.console import get_logger
 from unstable_stream.errors import EventLogError, StoreError
-from unstable_stream.events import Checkpoint, Metrics, event_id
+from unstable_stream.events import Checkpoint
 from unstable_stream.log.port import EventLog
-from unstable_stream.log.records import record_from_event
 from unstable_stream.log.stores import HostCache, Store, is_address, joined, name_of, store_wait_s
 from unstable_stream.log.stores.checkpoint_files import FETCHED_TO_TRAIN, OPTIMIZER_FILE, STATE_FILE
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.services.workers.collector_reports import metrics_record
 
 _KEPT_FOR_FORKS: Final = 10
 """The checkpoint of every update that is a multiple of this keeps its optimizer state."""
@@ -73,9 +72,7 @@ class DirectoryHome:
     def read_note(self, name: str) -> str | None:
         """Return a note that is kept beside the checkpoints; ``None``: there is none."""
         path = self._root / name
-        if path.is_file():
-            return path.read_text(encoding="utf-8")
-        return None
+        return path.read_text(encoding="utf-8") if path.is_file() else None
 
     def write_note(self, name: str, text: str) -> None:
         """Keep a note beside the checkpoints."""
@@ -101,7 +98,7 @@ class StoredHome:
     def publish(self, directory: Path) -> str:
         files = sorted(path for path in directory.iterdir() if path.is_file())
         for path in sorted(files, key=lambda each: each.name == STATE_FILE):
-            self._store.put(path, joined_name(directory.name, path.name))
+            self._store.put(path, f"{directory.name}/{path.name}")
         address = joined(self._store.address, directory.name)
         (directory / FETCHED_TO_TRAIN).touch()
         self._cache.keep(address, directory)
@@ -112,23 +109,18 @@ class StoredHome:
         return sorted(name for name in names if is_attempt(name))
 
     def remove(self, names: Iterable[str]) -> list[str]:
-        removed = []
-        for name in names:
+        removed = list(names)
+        for name in removed:
             for file in self._store.names(name):
                 self._store.remove(file)
-            removed.append(name)
         return removed
 
     def prune(self, published: Sequence[str], *, keep_last: int) -> None:
         old = published[: max(0, len(published) - keep_last)]
         # One by one after an update; all at once after a restart, when there may be hundreds.
-        there = (
-            self._store.names()
-            if len(old) > 1
-            else [each for name in old for each in self._store.names(name)]
-        )
+        there = self._store.names(old[0] if len(old) == 1 else "") if old else []
         for name in old:
-            state = joined_name(name, OPTIMIZER_FILE)
+            state = f"{name}/{OPTIMIZER_FILE}"
             if state not in there or _held(state, there):
                 continue
             self._store.remove(state)
@@ -146,11 +138,6 @@ class StoredHome:
 
 CheckpointHome: TypeAlias = DirectoryHome | StoredHome
 """Both have the same methods."""
-
-
-def joined_name(directory: str, file: str) -> str:
-    """Return the name of a file in a directory of a store."""
-    return f"{directory}/{file}"
 
 
 def _held(state: str, there: Iterable[str]) -> list[str]:
@@ -222,16 +209,10 @@ async def report_store_wait(log: EventLog, run_id: str, service: str) -> None:
     while True:
         waited = store_wait_s()
         if waited or reported != 0.0:
-            now_ms = time.time_ns() // 1_000_000
-            event = Metrics(
-                event_id=event_id(run_id, "metrics", f"store-wait-of-{service}", now_ms),
-                run_id=run_id,
-                occurred_at_ms=now_ms,
-                source=service,
-                values={f"stores/{service}/wait_s": waited},
-            )
+            values = {f"stores/{service}/wait_s": waited}
+            record = metrics_record(run_id, service, values, key=f"store-wait-of-{service}")
             try:
-                await log.append([record_from_event(event)])
+                await log.append([record])
             except EventLogError as error:
                 _logger.warning("not reported", service=service, reason=str(error))
             else:

@@ -18,7 +18,7 @@ on, and the other one's can start no game any more.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from unstable_stream.console import get_logger
@@ -33,10 +33,11 @@ from unstable_stream.events import (
     RecordRejected,
     RunStarted,
     StepsDropped,
+    now_ms,
 )
 from unstable_stream.inference.engine import Adapter
 from unstable_stream.log.port import Consumer, EventLog, Positions, Producer, StoredRecord
-from unstable_stream.log.reading import of_run, read_on, readable_events, settled_ends
+from unstable_stream.log.reading import of_run, read_on, readable_event, settled_ends
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
@@ -45,11 +46,8 @@ from unstable_stream.services.streams.snapshots import SnapshotPace
 from unstable_stream.services.workers.collector_reports import CollectorReports, GpuReader
 from unstable_stream.services.workers.collector_snapshot import CollectorSnapshots
 from unstable_stream.services.workers.engine import EngineHandle
-from unstable_stream.services.workers.exploitability import ExploitabilitySchedule
+from unstable_stream.services.workers.exploitability import ExploitabilitySchedule, Measurement
 from unstable_stream.services.workers.game_schedule import GameSchedule
-from unstable_stream.services.workers.worker_calls import RolloutWorkerHandle, WorkerCalls
-
-__all__ = ["Collector", "RolloutWorkerHandle", "events_for_collector", "topics_of_collector"]
 
 _TOPICS = ("games", "game-outcomes", "checkpoints", "learner-updates", "ratings", "dead-letters")
 _WHOLE = ("games", "game-outcomes", "checkpoints", "learner-updates")
@@ -66,11 +64,11 @@ def topics_of_collector(config: RunConfig) -> tuple[str, ...]:
     return (*_TOPICS, Metrics.TOPIC) if config.measured_games else _TOPICS
 
 
-def events_for_collector(records: Sequence[StoredRecord], run_id: str) -> list[Event]:
-    """Return the run's events, and all dead letters: those of a host of all runs name none."""
-    dead = [record for record in records if record.topic == RecordRejected.TOPIC]
-    others = [record for record in records if record.topic != RecordRejected.TOPIC]
-    return [*readable_events(dead), *readable_events(of_run(others, run_id))]
+def event_for_collector(record: StoredRecord, run_id: str) -> Event | None:
+    """Return the run's event in a record, or the dead letter: those of a host of all runs name none."""
+    if record.topic == RecordRejected.TOPIC or of_run([record], run_id):
+        return readable_event(record)
+    return None
 
 
 @runtime_checkable
@@ -87,6 +85,35 @@ class Engines(Protocol):
         Raises:
             ServiceError: none is left.
         """
+
+
+class RolloutWorkerHandle(Protocol):
+    """A rollout worker that may be in another process."""
+
+    async def play(self, games: Sequence[GameStarted], adapters: Mapping[str, Adapter]) -> int:
+        """Play games to their ends and publish them; return the number of finished ones.
+
+        Raises:
+            ServiceError: the worker or its engine died; the games must be played again.
+        """
+
+    async def cancel(self, game_ids: Sequence[str], reason: str) -> None:
+        """Abandon games that are still being played, and record this in the log."""
+
+    async def measure(self, wanted: Measurement, adapters: Sequence[Adapter | None]) -> None:
+        """Measure a checkpoint's exploitability and publish it.
+
+        Raises:
+            ServiceError: the worker or its engine died; it must be measured again.
+        """
+
+
+@runtime_checkable
+class ReplaceableWorker(Protocol):
+    """A rollout worker whose process can be replaced."""
+
+    def replaced(self, error: ServiceError) -> bool:
+        """Return whether another process plays for the one that an error reports as lost."""
 
 
 class Collector:
@@ -120,7 +147,7 @@ class Collector:
         self._measuring = ExploitabilitySchedule(run_id, config, first_update)
         self._topics = topics_of_collector(config)
         self._measurement: asyncio.Task[None] | None = None
-        self._calls = WorkerCalls(workers)
+        self._calls = _WorkerCalls(workers)
         self._abandoned_in_a_row = 0
         self._quarantined_before = 0
         """The number of steps quarantined before the last update, or before the start."""
@@ -130,7 +157,6 @@ class Collector:
             lambda: self._engines,
             lambda: self._schedule.snapshot() if self._restored else {},
             gpus,
-            engines_may_go=self._pool is not None,
         )
 
     async def collect(self, log: EventLog, stop: asyncio.Event) -> None:
@@ -146,7 +172,9 @@ class Collector:
         # Before the log is read: from here on no other collector starts a game that this one does not know.
         producer = await log.producer(f"collector/{self._run_id}")
         consumer = await log.consumer(self._topics)
-        snapshots = CollectorSnapshots(log, self._run_id, self._topics, self._config, self._pace)
+        snapshots = CollectorSnapshots(
+            log, self._run_id, self._topics, self._config, self._schedule, self._measuring, self._pace
+        )
         stats = asyncio.ensure_future(self._reports.keep_reporting(log))
         keeper = asyncio.ensure_future(self._pool.keep(log)) if self._pool else None
         try:
@@ -160,11 +188,14 @@ class Collector:
                 if keeper is not None and keeper.done():
                     keeper.result()  # raises its error
                 if self._schedule.training_finished:
-                    await self._cancel_training("training finished")
-                if snapshots.is_due:
+                    await self._cancel_training()
+                if snapshots.since.is_due(time.monotonic()):
                     await self._save(producer, consumer.positions(), snapshots)
-            if snapshots.is_behind:
-                await self._save_last(producer, consumer.positions(), snapshots)
+            if snapshots.since.records:
+                try:
+                    await self._save(producer, consumer.positions(), snapshots)
+                except EventLogError as error:  # also a collector that has taken over: it saves its own
+                    _logger.warning("snapshot not saved", run=self._run_id, reason=str(error))
             await self._reports.report_pool(log)  # what changed since the last time, or all of a short run
         finally:
             tasks = [stats, *self._calls.tasks, *filter(None, (self._measurement, keeper))]
@@ -200,7 +231,7 @@ class Collector:
 
     async def _restore(self, log: EventLog, consumer: Consumer, snapshots: CollectorSnapshots) -> None:
         ends = await settled_ends(log, self._topics)
-        known = await snapshots.load(self._schedule, self._measuring)
+        known = await snapshots.load()
         await check_whole(log, self._run_id, _WHOLE, known)
         starts = await run_starts(log, self._run_id, self._topics)
         await consumer.seek({**starts, **await within(log, known)})
@@ -215,21 +246,16 @@ class Collector:
             self._dispatch(unfinished)
 
     def _fold(self, records: Sequence[StoredRecord], snapshots: CollectorSnapshots) -> None:
-        events = events_for_collector(records, self._run_id)
-        self._apply(events)
-        snapshots.count(records, len(events))
+        now_s = time.monotonic()
+        for record in records:
+            event = event_for_collector(record, self._run_id)
+            snapshots.since.count(None if event is None else len(record.value), now_s)
+            if event is not None:
+                self._apply(event)
 
     async def _save(self, producer: Producer, positions: Positions, snapshots: CollectorSnapshots) -> None:
         async with self._fencing(), producer.transaction() as transaction:
-            await snapshots.save(transaction, positions, self._schedule, self._measuring)
-
-    async def _save_last(
-        self, producer: Producer, positions: Positions, snapshots: CollectorSnapshots
-    ) -> None:
-        try:
-            await self._save(producer, positions, snapshots)
-        except EventLogError as error:  # also a collector that has taken over: it saves its own
-            _logger.warning("snapshot not saved", run=self._run_id, reason=str(error))
+            await snapshots.save(transaction, positions)
 
     @contextlib.asynccontextmanager
     async def _fencing(self) -> AsyncIterator[None]:
@@ -242,28 +268,27 @@ class Collector:
                 f"now on. This one stops ({error})"
             ) from error
 
-    def _apply(self, events: Sequence[Event]) -> None:
-        for event in events:
-            self._schedule.apply(event)
-            self._measuring.apply(event)
-            if isinstance(event, RecordRejected):
-                where = f"{event.topic}[{event.partition}]@{event.offset}"
-                self._check_quarantined(f"{where} because: {event.reason}")
-            if event.run_id != self._run_id:
-                continue
-            if isinstance(event, GameAbandoned) and not self._schedule.training_finished:
-                self._abandoned_in_a_row += 1
-                if self._abandoned_in_a_row >= _MAX_ABANDONED_IN_A_ROW:
-                    raise ServiceError(
-                        f"{self._abandoned_in_a_row} games in a row were abandoned, the last one "
-                        f"({event.game_id}) because: {event.reason}"
-                    )
-            elif event.TOPIC == "game-outcomes":
-                self._abandoned_in_a_row = 0
-            elif isinstance(event, StepsDropped):
-                self._check_quarantined("could not be decoded, see dead-letters")
-            elif isinstance(event, LearnerUpdate):
-                self._quarantined_before = self._schedule.pending.steps_quarantined
+    def _apply(self, event: Event) -> None:
+        self._schedule.apply(event)
+        self._measuring.apply(event)
+        if isinstance(event, RecordRejected):
+            where = f"{event.topic}[{event.partition}]@{event.offset}"
+            self._check_quarantined(f"{where} because: {event.reason}")
+        if event.run_id != self._run_id:
+            return
+        if isinstance(event, GameAbandoned) and not self._schedule.training_finished:
+            self._abandoned_in_a_row += 1
+            if self._abandoned_in_a_row >= _MAX_ABANDONED_IN_A_ROW:
+                raise ServiceError(
+                    f"{self._abandoned_in_a_row} games in a row were abandoned, the last one "
+                    f"({event.game_id}) because: {event.reason}"
+                )
+        elif event.TOPIC == "game-outcomes":
+            self._abandoned_in_a_row = 0
+        elif isinstance(event, StepsDropped):
+            self._check_quarantined("could not be decoded, see dead-letters")
+        elif isinstance(event, LearnerUpdate):
+            self._quarantined_before = self._schedule.pending.steps_quarantined
 
     def _check_quarantined(self, last: str) -> None:
         """Raise if games are played for nothing: their steps do not count as pending any more."""
@@ -275,7 +300,7 @@ class Collector:
             )
 
     async def _start_games(self, producer: Producer) -> None:
-        games = self._schedule.next_games(_now_ms())
+        games = self._schedule.next_games(now_ms())
         if not games:
             return
         async with self._fencing(), producer.transaction() as transaction:
@@ -314,7 +339,7 @@ class Collector:
             if opponent.path is None:
                 return None
             return Adapter(uid, self._located(opponent.path), opponent.sha256)
-        checkpoint = self._schedule.checkpoint(uid)
+        checkpoint = self._schedule.checkpoints[uid]
         if checkpoint.path is None:
             return None
         return Adapter(uid, self._located(checkpoint.path), checkpoint.sha256, checkpoint.probe)
@@ -330,11 +355,72 @@ class Collector:
             measured, self._measurement = self._measurement, None
             measured.result()
 
-    async def _cancel_training(self, reason: str) -> None:
+    async def _cancel_training(self) -> None:
         games = [game.game_id for game in self._schedule.in_flight.values() if game.split == "train"]
         if games:
+            reason = "training finished"
             await asyncio.gather(*(worker.cancel(games, reason) for worker in self._calls.workers))
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+class _WorkerCalls:
+    """Passes games to the workers in turn."""
+
+    def __init__(self, workers: Sequence[RolloutWorkerHandle]) -> None:
+        self.workers = workers
+        self._next = 0
+        self._calls: dict[asyncio.Task[int], tuple[RolloutWorkerHandle, Sequence[GameStarted]]] = {}
+        self._again: list[GameStarted] = []
+        """Games of workers that were lost, played again once the log is read to where it ended then."""
+        self._again_from: Positions = {}
+
+    @property
+    def tasks(self) -> list[asyncio.Task[int]]:
+        """The calls under way."""
+        return list(self._calls)
+
+    def next_worker(self) -> RolloutWorkerHandle:
+        """Return the worker whose turn it is."""
+        worker = self.workers[self._next]
+        self._next = (self._next + 1) % len(self.workers)
+        return worker
+
+    def play(self, games: Sequence[GameStarted], adapters: Mapping[str, Adapter]) -> None:
+        """Let the next worker play games."""
+        worker = self.next_worker()
+        self._calls[asyncio.ensure_future(worker.play(games, adapters))] = (worker, games)
+
+    def lost(self) -> list[GameStarted]:
+        """Return the games of workers that were lost and replaced since the last call.
+
+        Raises:
+            ServiceError: one was lost and not replaced; or whatever else has ended a call.
+        """
+        games: list[GameStarted] = []
+        for call in [call for call in self._calls if call.done()]:
+            worker, own = self._calls.pop(call)
+            error = call.exception()
+            if error is None:
+                continue
+            if not _is_replaced(worker, error):
+                raise error
+            _logger.warning("worker lost, its games are played again", games=len(own), reason=str(error))
+            games += own
+        return games
+
+    def play_again(self, games: Sequence[GameStarted], after: Positions) -> None:
+        """Play games again once the log is read up to ``after``: then it is known which have ended."""
+        self._again += games
+        self._again_from = after
+
+    def playable_again(self, read: Positions, in_flight: Container[str]) -> list[GameStarted]:
+        """Return the games to play again now, where the log is read up to ``read``: those without an end."""
+        if not self._again or any(read.get(at, 0) < end for at, end in self._again_from.items()):
+            return []
+        again, self._again = self._again, []
+        return [game for game in again if game.game_id in in_flight]
+
+
+def _is_replaced(worker: RolloutWorkerHandle, error: BaseException) -> bool:
+    return (
+        isinstance(worker, ReplaceableWorker) and isinstance(error, ServiceError) and worker.replaced(error)
+    )

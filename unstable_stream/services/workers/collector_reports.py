@@ -1,17 +1,24 @@
 """The metrics that a collector publishes beside the games: engines, adapters, GPUs and the model pool."""
 
 import asyncio
-import time
+import shutil
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
 from typing import Final, TypeAlias
 
 from unstable_stream.errors import ServiceError
-from unstable_stream.events import AdapterProof, Metrics, event_id
+from unstable_stream.events import AdapterProof, Metrics, event_id, now_ms
 from unstable_stream.log.port import EventLog, Record
 from unstable_stream.log.records import record_from_event
 from unstable_stream.services.workers.engine import EngineHandle
 
 _EVERY_S: Final = 5.0
+_FIELDS: Final = ("index", "utilization.gpu", "memory.used", "memory.total")
+_PATIENCE_S: Final = 10.0
+"""nvidia-smi takes a second; a driver that hangs must not hold up what else is reported."""
+_ENDS_S: Final = 1.0
+_MIB: Final = 2**20
 
 GpuReader: TypeAlias = Callable[[], Awaitable[Mapping[str, float]]]
 """Says how busy and full this machine's GPUs are."""
@@ -26,45 +33,29 @@ class CollectorReports:
         engines: Callable[[], Mapping[int, EngineHandle]],
         pool: Callable[[], Mapping[str, float]],
         gpus: GpuReader | None,
-        *,
-        engines_may_go: bool,
     ) -> None:
-        """``engines`` and ``pool`` give what there is now; the pool is empty while nothing is known of it.
-        ``engines_may_go``: an engine that is lost is reported by others.
-        """
+        """``engines`` and ``pool`` give what there is now; the pool is empty while nothing is known of it."""
         self._run_id = run_id
         self._engines = engines
         self._pool = pool
         self._gpus = gpus
-        self._engines_may_go = engines_may_go
         self._reported_pool: Mapping[str, float] = {}
         self._waited: set[int] = set()
         """Engines that have waited for a store."""
 
     async def record_adapters(self, log: EventLog) -> None:
         """Publish what came of the adapters that engines have loaded."""
-        records = [
-            record_from_event(
-                AdapterProof(
-                    event_id=event_id(
-                        self._run_id, "adapter-proof", f"engine-{number}", found.model_uid, found.at_ms
-                    ),
-                    run_id=self._run_id,
-                    occurred_at_ms=found.at_ms,
-                    engine=f"engine-{number}",
-                    model_uid=found.model_uid,
-                    result=found.result,
-                    sha256=found.sha256,
-                    difference=found.difference,
-                    largest_difference=found.largest_difference,
-                    tolerance=found.tolerance,
-                    base_difference=found.base_difference,
-                    duration_ms=found.duration_ms,
+        records = []
+        for number, engine in self._engines().items():
+            name = f"engine-{number}"
+            for found in await engine.adapter_results():
+                facts = asdict(found)
+                at_ms = facts.pop("at_ms")
+                proof_id = event_id(self._run_id, "adapter-proof", name, found.model_uid, at_ms)
+                proof = AdapterProof(
+                    event_id=proof_id, run_id=self._run_id, occurred_at_ms=at_ms, engine=name, **facts
                 )
-            )
-            for number, engine in self._engines().items()
-            for found in await engine.adapter_results()
-        ]
+                records.append(record_from_event(proof))
         if records:
             await log.append(records)
 
@@ -75,15 +66,12 @@ class CollectorReports:
         """
         while True:
             await self.record_adapters(log)
-            now = time.time_ns() // 1_000_000
             records = []
             for number, engine in self._engines().items():
                 try:
                     stats = await engine.stats()
                 except ServiceError:
-                    if not self._engines_may_go:
-                        raise
-                    continue
+                    continue  # it is lost, which others report
                 prefix = f"inference/engine-{number}"
                 values = {
                     f"{prefix}/queued": float(stats.queued),
@@ -94,9 +82,9 @@ class CollectorReports:
                 if stats.store_wait_s or number in self._waited:
                     values[f"stores/engine-{number}/wait_s"] = stats.store_wait_s
                     self._waited.add(number)
-                records.append(self._metrics(f"engine-{number}", values, now))
+                records.append(metrics_record(self._run_id, f"engine-{number}", values))
             if self._gpus is not None and (values := dict(await self._gpus())):
-                records.append(self._metrics("gpus", values, now))
+                records.append(metrics_record(self._run_id, "gpus", values))
             await log.append(records)
             await self.report_pool(log)
             await asyncio.sleep(_EVERY_S)
@@ -106,15 +94,63 @@ class CollectorReports:
         pool = self._pool()
         if pool and pool != self._reported_pool:
             self._reported_pool = pool
-            await log.append([self._metrics("model-pool", pool, time.time_ns() // 1_000_000)])
+            await log.append([metrics_record(self._run_id, "model-pool", pool)])
 
-    def _metrics(self, source: str, values: Mapping[str, float], now_ms: int) -> Record:
-        return record_from_event(
-            Metrics(
-                event_id=event_id(self._run_id, "metrics", source, now_ms),
-                run_id=self._run_id,
-                occurred_at_ms=now_ms,
-                source=source,
-                values=dict(values),
-            )
+
+def metrics_record(run_id: str, source: str, values: Mapping[str, float], key: str | None = None) -> Record:
+    """Return a record of metrics of this moment; ``key``: what its id is made of, by default the source."""
+    at_ms = now_ms()
+    event = Metrics(
+        event_id=event_id(run_id, "metrics", key or source, at_ms),
+        run_id=run_id,
+        occurred_at_ms=at_ms,
+        source=source,
+        values=dict(values),
+    )
+    return record_from_event(event)
+
+
+async def read_gpus() -> dict[str, float]:
+    """Return the metrics ``gpu/N/utilization``, ``gpu/N/memory-used`` and ``gpu/N/memory-total``.
+
+    Nothing where there is no nvidia-smi, or where it does not answer.
+    """
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return {}
+    try:
+        process = await asyncio.create_subprocess_exec(
+            command,
+            f"--query-gpu={','.join(_FIELDS)}",
+            "--format=csv,noheader,nounits",
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
         )
+    except OSError:
+        return {}
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            printed, _ = await process.communicate()
+    except TimeoutError:
+        return {}
+    finally:
+        if process.returncode is None:
+            process.kill()
+            with suppress(TimeoutError):  # a driver that hangs keeps it
+                async with asyncio.timeout(_ENDS_S):
+                    await process.wait()
+    return parse_gpus(printed.decode(errors="replace"))
+
+
+def parse_gpus(printed: str) -> dict[str, float]:
+    """Read what nvidia-smi prints: percent and MiB; a number that a GPU does not report is left out."""
+    values: dict[str, float] = {}
+    for line in printed.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) != len(_FIELDS) or not cells[0].isdecimal():
+            continue
+        scales = {"utilization": 0.01, "memory-used": _MIB, "memory-total": _MIB}
+        for (name, scale), cell in zip(scales.items(), cells[1:], strict=True):
+            if cell.replace(".", "", 1).isdecimal():
+                values[f"gpu/{cells[0]}/{name}"] = float(cell) * scale
+    return values

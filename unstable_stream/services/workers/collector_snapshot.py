@@ -22,7 +22,7 @@ from unstable_stream.console import get_logger
 from unstable_stream.errors import EventError
 from unstable_stream.events import Checkpoint, GameStarted, decode_event, encode_event
 from unstable_stream.extensions import KINDS, use_of
-from unstable_stream.log.port import EventLog, Positions, StoredRecord, Transaction
+from unstable_stream.log.port import EventLog, Positions, Transaction
 from unstable_stream.log.saved_state import (
     SavedState,
     UnusableStateError,
@@ -33,7 +33,12 @@ from unstable_stream.log.saved_state import (
 )
 from unstable_stream.runs.code import named_code
 from unstable_stream.runs.config import RunConfig
-from unstable_stream.services.streams.snapshots import MOST_BYTES, SnapshotPace, scope_of_topics
+from unstable_stream.services.streams.snapshots import (
+    MOST_BYTES,
+    SinceSnapshot,
+    SnapshotPace,
+    scope_of_topics,
+)
 from unstable_stream.services.workers.exploitability import ExploitabilitySchedule
 from unstable_stream.services.workers.game_schedule import GameSchedule, ScheduleState
 
@@ -124,21 +129,29 @@ class CollectorSnapshots:
     """Tells when a snapshot is due, and saves it."""
 
     def __init__(
-        self, log: EventLog, run_id: str, topics: Sequence[str], config: RunConfig, pace: SnapshotPace
+        self,
+        log: EventLog,
+        run_id: str,
+        topics: Sequence[str],
+        config: RunConfig,
+        schedule: GameSchedule,
+        measuring: ExploitabilitySchedule,
+        pace: SnapshotPace,
     ) -> None:
-        """``topics``: those that the collector reads; ``pace``: how often snapshots are saved."""
+        """``topics``: those that the collector reads; the schedules are its state, fresh until loaded."""
         self._event_log = log
         self._run_id = run_id
         self._topics = topics
         self._config = config
         self._digest = _schedule_digest(config)
-        self._pace = pace
+        self._schedule = schedule
+        self._measuring = measuring
         self._saved_checkpoints: set[str] = set()
-        self._events = self._bytes = self._passed = self._last_size = 0
-        self._fits = True
+        self.since = SinceSnapshot(pace)
+        """The records that were folded since the last one was saved, or was found too large."""
 
-    async def load(self, schedule: GameSchedule, measuring: ExploitabilitySchedule) -> Positions:
-        """Let fresh schedules go on from the last snapshot; return its positions: none if there is none that
+    async def load(self) -> Positions:
+        """Let the schedules go on from the last snapshot; return its positions: none if there is none that
         can be used.
         """
         try:
@@ -150,74 +163,41 @@ class CollectorSnapshots:
         if saved is None:
             return {}
         state, checkpoints = saved
-        schedule.load_state(state.schedule, checkpoints)
-        measuring.load_state(state.measured, checkpoints)
+        self._schedule.load_state(state.schedule, checkpoints)
+        self._measuring.load_state(state.measured, checkpoints)
         self._saved_checkpoints.update(state.checkpoints)
         return state.offsets
 
-    def count(self, records: Sequence[StoredRecord], own: int) -> None:
-        """Count records that were folded; ``own``: how many of them are of the run."""
-        self._passed += len(records)
-        self._events += own
-        self._bytes += sum(len(record.value) for record in records)
-
-    @property
-    def is_behind(self) -> bool:
-        """True if records came since the last snapshot."""
-        return self._fits and self._passed > 0
-
-    @property
-    def is_due(self) -> bool:
-        """True if a restart would have to read much again."""
-        pace = self._pace
-        if not self.is_behind or self._passed >= pace.passed:
-            return self.is_behind
-        return self._events >= pace.events and self._bytes >= pace.times_its_size * self._last_size
-
-    async def save(
-        self,
-        transaction: Transaction,
-        positions: Positions,
-        schedule: GameSchedule,
-        measuring: ExploitabilitySchedule,
-    ) -> None:
+    async def save(self, transaction: Transaction, positions: Positions) -> None:
         """Save the state of schedules that know all records before ``positions``.
 
         The transaction must be one of the collector's fenced producer.
         """
-        states = self._states(await self._event_log.log_id(), positions, schedule, measuring)
+        states = self._states(await self._event_log.log_id(), positions)
         if len(states[_STATE]) > MOST_BYTES:
-            self._fits = False
             _log.warning(
                 "snapshot not saved: a restart reads the whole run",
                 run=self._run_id,
                 reason=f"it takes {len(states[_STATE])} bytes, and at most {MOST_BYTES} are saved",
             )
-            return
-        await transaction.save(_scope(self._run_id, self._topics), states)
-        self._saved_checkpoints.update(schedule.checkpoints)
-        self._last_size = sum(map(len, states.values()))
-        self._events = self._bytes = self._passed = 0
+        else:
+            await transaction.save(_scope(self._run_id, self._topics), states)
+            self._saved_checkpoints.update(self._schedule.checkpoints)
+        self.since.saved(sum(map(len, states.values())))
 
-    def _states(
-        self,
-        log_id: str,
-        positions: Positions,
-        schedule: GameSchedule,
-        measuring: ExploitabilitySchedule,
-    ) -> Mapping[str, bytes]:
+    def _states(self, log_id: str, positions: Positions) -> Mapping[str, bytes]:
         state = SavedCollector(
             format=_FORMAT,
             digest=self._digest,
             log_id=log_id,
             positions=saved_positions(positions),
-            checkpoints=list(schedule.checkpoints),
-            schedule=schedule.state(),
-            measured=measuring.state(),
+            checkpoints=list(self._schedule.checkpoints),
+            schedule=self._schedule.state(),
+            measured=self._measuring.state(),
         )
         new = {
             _CHECKPOINT + uid: zlib.compress(encode_event(checkpoint), 1)
-            for uid, checkpoint in schedule.checkpoints.items()
+            for uid, checkpoint in self._schedule.checkpoints.items()
             if uid not in self._saved_checkpoints
         }
         return {**new, _STATE: pack_state(state)}

@@ -1,29 +1,19 @@
 """The inference engine of a run, and the interface that a collector needs of one in any process."""
 
-import asyncio
-from collections.abc import Sequence
 from typing import Final, Protocol
 
-from unstable_stream.errors import EngineError
 from unstable_stream.extensions import KINDS, build
-from unstable_stream.inference.adapter_proof import AdapterProver
 from unstable_stream.inference.base_model import resolve_model
-from unstable_stream.inference.cores import available_cores
+from unstable_stream.inference.cores import available_cores, fastest_on_cpu
 from unstable_stream.inference.engine import (
-    Adapter,
     AdapterResult,
-    Completion,
     Engine,
     EngineStats,
-    GenerationRequest,
     ProvesAdapters,
-    ScoresCompletions,
-    Tokens,
 )
 from unstable_stream.inference.fetched_adapters import FetchingEngine
 from unstable_stream.runs.config import EngineExtensionConfig, RunConfig, VllmEngineConfig
 from unstable_stream.runs.placement import Share
-from unstable_stream.services.workers.dtype import fastest_on_cpu
 
 _DECODED_ROWS: Final = 32
 """Tokens of one decoding step, about."""
@@ -67,40 +57,6 @@ def take_adapter_results(engine: Engine) -> list[AdapterResult]:
     return engine.take_adapter_results() if isinstance(engine, ProvesAdapters) else []
 
 
-class _Unproven:
-    """An engine that cannot score a probe: says of each adapter once that it plays unproven."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._prover = AdapterProver(dtype="")
-        self._seen: set[str] = set()
-
-    async def generate(self, request: GenerationRequest) -> Completion:
-        await self._check(request.adapter)
-        return await self._engine.generate(request)
-
-    async def score(self, sequences: Sequence[Tokens], adapter: Adapter | None = None) -> list[list[float]]:
-        if not isinstance(self._engine, ScoresCompletions):
-            raise EngineError(f"{type(self._engine).__name__} scores no completions: it has no method score")
-        await self._check(adapter)
-        return await self._engine.score(sequences, adapter)
-
-    async def _check(self, adapter: Adapter | None) -> None:
-        if adapter is not None and adapter.uid not in self._seen:
-            await asyncio.to_thread(self._prover.check_file, adapter)
-            self._seen.add(adapter.uid)
-            self._prover.without_probe(adapter)
-
-    def take_adapter_results(self) -> list[AdapterResult]:
-        return self._prover.take()
-
-    def stats(self) -> EngineStats:
-        return self._engine.stats()
-
-    async def close(self) -> None:
-        await self._engine.close()
-
-
 def build_engine(config: RunConfig, model_path: str, share: Share) -> FetchingEngine:
     """Construct the configured engine in this process, on its share of the GPUs, and load the model."""
     return FetchingEngine(_build(config, model_path, share))
@@ -126,7 +82,7 @@ def _build(config: RunConfig, model_path: str, share: Share) -> Engine:
         )
     if isinstance(engine, EngineExtensionConfig):
         made: Engine = build(KINDS["engine"], engine.spec, given=(model_path,), calls_functions=True)
-        return made if isinstance(made, ProvesAdapters) else _Unproven(made)
+        return made
     from unstable_stream.inference.transformers.engine import TransformersEngine
 
     return TransformersEngine(

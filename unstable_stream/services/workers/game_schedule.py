@@ -6,12 +6,14 @@ by fixed opponents. Seats that win together are played together: one draw gives 
 Evaluation games: :mod:`unstable_stream.services.workers.evaluations`.
 """
 
+import copy
 import random
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
 from unstable_stream.events import (
+    UNREADABLE,
     Checkpoint,
     Event,
     GameAbandoned,
@@ -22,6 +24,7 @@ from unstable_stream.events import (
     RunStarted,
     Seat,
     StepsDropped,
+    Trajectory,
     event_id,
     game_id,
     trained_model,
@@ -29,16 +32,20 @@ from unstable_stream.events import (
 from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.events.seeds import derive_seed, train_game_seed
 from unstable_stream.games.seating import Seating
+from unstable_stream.log.records import rejected_event
 from unstable_stream.model_pool import ModelPool, PoolState
 from unstable_stream.model_pool.results import environment_shares
 from unstable_stream.model_pool.systems import live_rating_system
+from unstable_stream.reward_transformations import RewardProcessor, expected_steps_of
 from unstable_stream.runs.config import EnvConfig, OpponentConfig, RunConfig
+from unstable_stream.services.streams.processor import group_of
 from unstable_stream.services.workers.evaluations import Evaluations, EvaluationsState, model_in, seating_of
-from unstable_stream.services.workers.pending_steps import PendingSteps
 
 _MOST_ABANDONED = 1_000
 # Of so many abandoned games it is remembered that another worker may still finish them. An outcome that comes
 # later than that is not counted: a few steps of back-pressure.
+_GUESSED_PER_GAME = 5
+"""The assumed number of steps of a game before any has finished; the measured mean soon replaces it."""
 
 
 def build_pool(config: RunConfig) -> ModelPool:
@@ -54,10 +61,49 @@ def build_pool(config: RunConfig) -> ModelPool:
     )
 
 
-class ScheduleState(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of :meth:`GameSchedule.state`: all but the checkpoints. By trained model, ``""`` is the only
-    one of a run.
+class PendingSteps(msgspec.Struct, kw_only=True):
+    """Steps that games have produced and no update has used yet: the back-pressure on starting games.
+
+    An outcome says how many steps follow from its game. They are consumed when an update trains on them or
+    drops them; when a drop is recorded between updates; and when their trajectory was quarantined, so that
+    no step will come of it. By trained model, ``""`` is the only one of a run.
     """
+
+    train_games: int = 0
+    produced: dict[str, int] = {}
+    consumed: dict[str, int] = {}
+    drops: set[str] = set()
+    """Events of drops between updates: few, each of all that was pending or of a restart."""
+    quarantined: set[str] = msgspec.field(name="set_aside", default_factory=set)
+    """Trajectories on ``dead-letters``."""
+    steps_quarantined: int = msgspec.field(name="steps_set_aside", default=0)
+    """The number of steps that would have come of them, and of such as cannot be decoded."""
+
+    def total(self) -> int:
+        """Return the number of pending steps of all models."""
+        return sum(self.produced.values()) - sum(self.consumed.values())
+
+    def of(self, model: str | None) -> int:
+        """Return the number of pending steps of a model."""
+        return self.produced.get(model or "", 0) - self.consumed.get(model or "", 0)
+
+    def per_game(self, model: str | None) -> float:
+        """Return how many steps a game gives a model, on average so far."""
+        return (self.produced.get(model or "", 0) + _GUESSED_PER_GAME) / (self.train_games + 1)
+
+    def produce(self, steps: Mapping[str | None, int]) -> None:
+        """Count the steps that a training game gives."""
+        self.train_games += 1
+        for model, count in steps.items():
+            self.produced[model or ""] = self.produced.get(model or "", 0) + count
+
+    def consume(self, model: str | None, count: int) -> None:
+        """Count steps of a model that are pending no more."""
+        self.consumed[model or ""] = self.consumed.get(model or "", 0) + count
+
+
+class ScheduleState(PendingSteps, kw_only=True):
+    """The result of :meth:`GameSchedule.state`: all but the checkpoints."""
 
     in_flight: tuple[GameStarted, ...]
     ended: dict[str, list[tuple[int, int]]]
@@ -66,12 +112,6 @@ class ScheduleState(msgspec.Struct, frozen=True, kw_only=True):
     next_index: dict[str, int]
     evaluations: EvaluationsState
     pool: PoolState
-    train_games: int
-    produced: dict[str, int]
-    consumed: dict[str, int]
-    drops: list[str]
-    quarantined: list[str] = msgspec.field(name="set_aside")
-    steps_quarantined: int = msgspec.field(name="steps_set_aside")
     updates: dict[str, int]
 
 
@@ -97,16 +137,19 @@ class GameSchedule:
         self._next_index = {"train": started.parent_games if started else 0, "eval": 0}
         self._checkpoints: dict[str, Checkpoint] = {}
         self.evaluations = Evaluations(config, self._first_update, self.pool, self._checkpoints)
-        filtering = config.collector.filter_opponent_invalid
-        self.pending = PendingSteps(run_id, filter_opponent_invalid=filtering)
-        self._updates = dict.fromkeys(config.model_names, self._first_update)
+        self._filtering = config.collector.filter_opponent_invalid
+        self._reward_groups = {group_of(RewardProcessor.name, run) for run in (run_id, None)}
+        """The groups that make steps of the run's trajectories."""
+        self.pending = PendingSteps()
+        self._updates = {model or "": self._first_update for model in config.model_names}
+        """By trained model, ``""`` is the only one, its last update."""
 
     # -- fold ---------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> None:
         """Fold one event; repeated events and those of other runs change nothing."""
         if isinstance(event, RecordRejected):
-            self.pending.add_rejected(event)
+            self._apply_rejected(event)
             return
         if event.run_id != self._run_id or isinstance(event, RunStarted):
             return
@@ -118,14 +161,18 @@ class GameSchedule:
         elif isinstance(event, GameOutcome | GameAbandoned):
             self._apply_ended(event)
         elif isinstance(event, Checkpoint):
-            self._apply_checkpoint(event)
+            if event.model_uid not in self._checkpoints:
+                self._checkpoints[event.model_uid] = event
+                self.evaluations.add(event)
         elif isinstance(event, LearnerUpdate):
-            if event.update <= self._updates.get(event.model, event.update):
-                return
-            self._updates[event.model] = event.update
-            self.pending.add_update(event)
-        elif isinstance(event, StepsDropped):
-            self.pending.add_drops(event)
+            model = event.model or ""
+            if event.update > self._updates.get(model, event.update):
+                self._updates[model] = event.update
+                self.pending.consume(event.model, len(event.step_ids) + len(event.dropped))
+        elif isinstance(event, StepsDropped) and event.event_id not in self.pending.drops:
+            self.pending.drops.add(event.event_id)
+            self.pending.consume(event.model, len(event.dropped))
+            self.pending.steps_quarantined += sum(drop.reason == UNREADABLE for drop in event.dropped)
 
     def _apply_started(self, event: GameStarted) -> None:
         index = event.game_index
@@ -149,17 +196,25 @@ class GameSchedule:
             return
         self._abandoned.pop(event.game_id, None)
         if event.split == "train":
-            self.pending.add_game(event)
+            self.pending.produce(expected_steps_of(event, filter_opponent_invalid=self._filtering))
 
-    def _apply_checkpoint(self, event: Checkpoint) -> None:
-        if event.model_uid in self._checkpoints:
+    def _apply_rejected(self, letter: RecordRejected) -> None:
+        """Count the steps that its game's outcome promised as consumed: the letter holds the trajectory.
+
+        The letter of a host of all runs names no run, and that of a record that is no event promises nothing.
+        """
+        event = rejected_event(letter) if letter.consumer in self._reward_groups else None
+        if not isinstance(event, Trajectory) or event.run_id != self._run_id:
             return
-        self._checkpoints[event.model_uid] = event
-        self.evaluations.add(event)
+        filtered = self._filtering and event.opponent_invalid
+        counts = event.trained and event.split == "train" and not filtered
+        if counts and event.event_id not in self.pending.quarantined:
+            self.pending.quarantined.add(event.event_id)
+            self.pending.consume(trained_model(event.model_uid), len(event.turns))
+            self.pending.steps_quarantined += len(event.turns)
 
     def state(self) -> ScheduleState:
         """Return the state of the fold, without the checkpoints."""
-        pending = self.pending
         return ScheduleState(
             in_flight=tuple(self.in_flight.values()),
             ended={split: ended.ranges() for split, ended in self._ended.items()},
@@ -167,13 +222,8 @@ class GameSchedule:
             next_index=dict(self._next_index),
             evaluations=self.evaluations.state(),
             pool=self.pool.state(),
-            train_games=pending.games,
-            produced=_named(pending.produced),
-            consumed=_named(pending.consumed),
-            drops=sorted(pending.drops),
-            quarantined=sorted(pending.quarantined),
-            steps_quarantined=pending.steps_quarantined,
-            updates=_named(self._updates),
+            updates=dict(self._updates),
+            **msgspec.structs.asdict(copy.deepcopy(self.pending)),
         )
 
     def load_state(self, state: ScheduleState, checkpoints: Iterable[Checkpoint]) -> None:
@@ -188,13 +238,9 @@ class GameSchedule:
         self._ended = {split: IndexSet(ranges) for split, ranges in state.ended.items()}
         self._abandoned = dict.fromkeys(state.abandoned)
         self._next_index = dict(state.next_index)
-        pending = self.pending
-        pending.games, pending.steps_quarantined = state.train_games, state.steps_quarantined
-        pending.produced.update(_unnamed(state.produced))
-        pending.consumed.update(_unnamed(state.consumed))
-        pending.drops.update(state.drops)
-        pending.quarantined.update(state.quarantined)
-        self._updates.update(_unnamed(state.updates))
+        pending = {name: getattr(state, name) for name in PendingSteps.__struct_fields__}
+        self.pending = copy.deepcopy(PendingSteps(**pending))
+        self._updates |= state.updates
 
     # -- what is known ------------------------------------------------------------------------
 
@@ -203,20 +249,15 @@ class GameSchedule:
         """True if every model has had its last update, or there is none to make."""
         return all(map(self._is_trained, self._updates))
 
-    @property
-    def updates(self) -> int:
-        """The number of the newest update that every trained model has had."""
-        return min(self._updates.values())
-
     def _is_trained(self, model: str | None) -> bool:
-        return self._updates[model] >= self._config.learner.iterations
+        return self._updates[model or ""] >= self._config.learner.iterations
 
     def _have_checkpoint_of(self, update: int) -> bool:
         """Return whether all models that play have a checkpoint of ``update``, or a later one.
 
         In a run that trains nothing those play that have a checkpoint at all.
         """
-        have = {c.model for c in self._checkpoints.values() if c.iteration >= update}
+        have = {c.model or "" for c in self._checkpoints.values() if c.iteration >= update}
         trains = self._config.learner.iterations > self._first_update
         return bool(have) and (not trains or have == self._updates.keys())
 
@@ -234,18 +275,9 @@ class GameSchedule:
         )
 
     @property
-    def pending_steps(self) -> int:
-        """The number of steps produced and neither trained, dropped nor quarantined yet."""
-        return self.pending.total()
-
-    @property
     def checkpoints(self) -> Mapping[str, Checkpoint]:
         """All checkpoints by uid, in the order in which they came."""
         return self._checkpoints
-
-    def checkpoint(self, uid: str) -> Checkpoint:
-        """Return the checkpoint with this uid."""
-        return self._checkpoints[uid]
 
     def games_in_flight(self, split: str) -> int:
         """Return the number of unfinished games of a split."""
@@ -273,7 +305,7 @@ class GameSchedule:
             index = self._next_index["train"]
             while room > 0 and len(games) < at_most:
                 game = self._train_game(index, now_ms)
-                models = {trained_model(seat.model_uid) for seat in game.seats if seat.trained}
+                models = {trained_model(seat.model_uid) or "" for seat in game.seats if seat.trained}
                 # All that learn from it must have room; one that has none makes an update, so none waits for
                 # ever.
                 if any(expected[model] >= self._config.max_pending_steps for model in models):
@@ -288,10 +320,10 @@ class GameSchedule:
             games.append(game)
         return games
 
-    def _expected(self, model: str | None) -> float:
+    def _expected(self, model: str) -> float:
         """Return how many steps will wait for a model when the games in flight are over."""
         playing = sum(
-            any(seat.trained and trained_model(seat.model_uid) == model for seat in game.seats)
+            any(seat.trained and (trained_model(seat.model_uid) or "") == model for seat in game.seats)
             for game in self.in_flight.values()
             if game.split == "train"
         )
@@ -408,11 +440,3 @@ class GameSchedule:
             seats=seats,
             evaluated_uid=evaluated_uid,
         )
-
-
-def _named(counts: Mapping[str | None, int]) -> dict[str, int]:
-    return {model or "": count for model, count in sorted(counts.items(), key=lambda each: each[0] or "")}
-
-
-def _unnamed(counts: Mapping[str, int]) -> dict[str | None, int]:
-    return {model or None: count for model, count in counts.items()}

@@ -28,7 +28,6 @@ replaced, so it harms no published one.
 import asyncio
 import os
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -39,6 +38,7 @@ from unstable_stream.algorithms.update_decisions import UpdateDecision, decide_u
 from unstable_stream.console import get_logger
 from unstable_stream.errors import CheckpointError, EventLogError, FencedError
 from unstable_stream.events import (
+    UNREADABLE,
     Checkpoint,
     DroppedStep,
     Event,
@@ -47,10 +47,10 @@ from unstable_stream.events import (
     RecordRejected,
     Step,
     checkpoint_uid,
+    now_ms,
 )
 from unstable_stream.log.port import Consumer, EventLog, Positions, Producer
 from unstable_stream.log.reading import of_run, readable_events
-from unstable_stream.log.records import record_from_event
 from unstable_stream.log.saved_state import pack_state
 from unstable_stream.log.stores import opened_checkpoint
 from unstable_stream.log.stores.checkpoint_files import LEARNER_STATE_FILE
@@ -66,15 +66,13 @@ from unstable_stream.services.workers.checkpoint_home import (
     home_of,
     report_store_wait,
 )
-from unstable_stream.services.workers.dropped_steps import (
-    UNREADABLE,
-    drop_events,
-    promised_steps,
-    unreadable_trajectories,
+from unstable_stream.services.workers.learner_core import (
+    LearnerGroup,
+    build_learners,
+    build_training_algorithm,
+    computed,
 )
-from unstable_stream.services.workers.learner_core import build_training_algorithm, computed, now_ms
-from unstable_stream.services.workers.learner_ranks import LearnerGroup, build_learners
-from unstable_stream.services.workers.learner_recovery import Recovery
+from unstable_stream.services.workers.learner_recovery import Recovery, promised_steps, publish, publish_drops
 from unstable_stream.services.workers.learner_state import LearnerState, SavedLearner
 
 _POLL_S: Final = 1.0
@@ -261,7 +259,7 @@ class LearnerService:
             steps=len(dropped),
             max_staleness=self._config.buffer.max_staleness,
         )
-        await self._publish_drops(producer, update, dropped)
+        await publish_drops(producer, self.state, update, dropped)
 
     async def _drop_unreadable(self, ends: _Ends, update: int) -> None:
         """Record the steps as dropped that never come, because their trajectories cannot be decoded."""
@@ -271,23 +269,14 @@ class LearnerService:
         rejected = [event for event in events if isinstance(event, RecordRejected)]
         # If what follows fails, nothing is saved any more.
         self.state.other_positions |= ends.dead_letters.positions()
-        trajectories = unreadable_trajectories(rejected, self._run_id)
+        trajectories = self.state.unreadable(rejected)
         if not trajectories:
             return
-        games = await promised_steps(
-            ends.log,
-            self._run_id,
-            trajectories,
-            filter_opponent_invalid=self._config.collector.filter_opponent_invalid,
-            model=self.state.model,
-        )
+        games = await promised_steps(ends.log, self.state, trajectories)
         if never := self.state.forget_promised(games):
             _logger.warning("trajectories cannot be decoded: their steps are dropped", steps=len(never))
             dropped = [DroppedStep(step, UNREADABLE) for step in never]
-            await self._publish_drops(ends.producer, update, dropped)
-
-    async def _publish_drops(self, producer: Producer, update: int, dropped: Sequence[DroppedStep]) -> None:
-        await _publish(producer, drop_events(self._run_id, update, dropped, now_ms(), self.state.model))
+            await publish_drops(ends.producer, self.state, update, dropped)
 
     # -- one update -----------------------------------------------------------------------------
 
@@ -298,7 +287,7 @@ class LearnerService:
             update, checkpoint = await self._update(ends)  # 1 to 3
         warnings = self.state.watch_update(update, now_ms())  # 4
         saved: list[Event] = [] if checkpoint is None else [checkpoint]
-        await _publish(ends.producer, [update, *warnings, *saved])  # 5
+        await publish(ends.producer, [update, *warnings, *saved])  # 5
         self.state.warnings += warnings
         await self._tidier.tidy(checkpoint)  # 6
         return any(warning.action == "stop" for warning in warnings)
@@ -365,7 +354,7 @@ class LearnerService:
         complete = all(read.get(at, 0) >= offset for at, offset in self.state.draw_positions.items())
         async with self._compute_lock:
             checkpoint = await self._save(ends.log, self._learner.step, now_ms(), complete=complete)
-        await _publish(ends.producer, [checkpoint])
+        await publish(ends.producer, [checkpoint])
         await self._tidier.tidy(checkpoint)
 
     async def _save(self, log: EventLog, number: int, at_ms: int, *, complete: bool = True) -> Checkpoint:
@@ -424,7 +413,7 @@ class Learners:
 
     They consume, decide and publish on their own, and take turns at computing: they share the learner's place
     on the machines, one copy of the base model, PyTorch's random generators, and the processes of the other
-    ranks, if there are any (:mod:`unstable_stream.services.workers.learner_ranks`).
+    ranks, if there are any (:mod:`unstable_stream.services.workers.learner_core`).
     """
 
     def __init__(
@@ -470,11 +459,6 @@ def _named(positions: Positions) -> dict[str, int]:
 
 def _of(positions: Positions, *topics: str) -> Positions:
     return {at: offset for at, offset in positions.items() if at.topic in topics}
-
-
-async def _publish(producer: Producer, events: Sequence[Event]) -> None:
-    async with producer.transaction() as transaction:
-        await transaction.append([record_from_event(event) for event in events])
 
 
 def _write_state(directory: Path, saved: SavedLearner) -> None:

@@ -15,14 +15,19 @@
    their time, and compare (:mod:`unstable_stream.services.workers.recorded_updates`).
 8. Fold the games that ended up to the last draw. Those after it are the next update's.
 9. Read the steps again that were pending at the checkpoint.
-10. Publish which steps the log has deleted unused (:mod:`unstable_stream.services.workers.dropped_steps`).
+10. Publish which steps the log has deleted unused: ``steps`` may have a retention, and an outcome, which says
+   which steps follow from its game, is kept as long as its run. A step whose trajectory the reward processor
+   has not come to yet, or has quarantined, is none of them. Offsets say nothing about it: on Kafka they have
+   gaps.
 11. Go on: with the outcomes after the last draw, and the steps after the checkpoint's.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from unstable_stream.algorithms import BaseAlgo
 from unstable_stream.algorithms.learners.standard_learner import StandardLearner
@@ -32,14 +37,21 @@ from unstable_stream.errors import LearnerError
 from unstable_stream.events import (
     Checkpoint,
     DroppedStep,
+    Event,
     GameOutcome,
     LearnerUpdate,
     RecordRejected,
     Step,
+    StepsDropped,
+    Trajectory,
+    event_id,
+    now_ms,
 )
+from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.log.port import EventLog, Positions, Producer, StoredRecord, TopicPartition
 from unstable_stream.log.reading import (
     check_offsets,
+    events_to_end,
     read_to_end,
     readable_event,
     settled_ends,
@@ -49,15 +61,19 @@ from unstable_stream.log.saved_state import UnusableStateError, check_state
 from unstable_stream.log.stores import name_of, owner_of, sha256_of
 from unstable_stream.log.stores.adapter_format import WEIGHTS_FILE
 from unstable_stream.log.stores.checkpoint_files import LEARNER_STATE_FILE
-from unstable_stream.reward_transformations import SamplingRewardTransform
+from unstable_stream.reward_transformations import RewardProcessor, SamplingRewardTransform
+from unstable_stream.runs.history import read_history
 from unstable_stream.runs.recording import initial_checkpoint
 from unstable_stream.runs.resume import RecordedConfigs
-from unstable_stream.runs.starts import check_whole, run_events, run_starts
+from unstable_stream.runs.starts import check_whole, recorded_starts, run_events, run_starts
+from unstable_stream.services.streams.processor import group_of
 from unstable_stream.services.workers.checkpoint_home import CheckpointTidier
-from unstable_stream.services.workers.dropped_steps import drop_events, lost_steps
-from unstable_stream.services.workers.learner_core import computed, now_ms
+from unstable_stream.services.workers.learner_core import computed
 from unstable_stream.services.workers.learner_state import LearnerState, SavedLearner, unpack_learner
 from unstable_stream.services.workers.recorded_updates import RecordedUpdates, load_training
+
+_DROPS_AT_ONCE: Final = 50_000
+"""Dropped steps of one event, about 50 bytes each: far below the size limit of a record."""
 
 _logger = get_logger(__name__)
 
@@ -153,8 +169,7 @@ class Recovery:
         probed = config.learner.initial_lora_path is not None
         probe = await computed(self.learner.probe) if probed else None
         event = await asyncio.to_thread(initial_checkpoint, config, state.run_id, state.model, probe)
-        async with self.producer.transaction() as transaction:
-            await transaction.append([record_from_event(event)])
+        await publish(self.producer, [event])
 
     def _check_initial_policy(self, recorded: Checkpoint) -> None:
         path = self.state.config.learner.initial_lora_path
@@ -284,23 +299,113 @@ class Recovery:
                 games say what is lost.
         """
         state = self.state
-        if any(first > known.get(at, 0) for at, first in kept.items()):
-            lost = await lost_steps(
-                self.log,
-                state.run_id,
-                filter_opponent_invalid=state.config.collector.filter_opponent_invalid,
-                model=state.model,
-                used=state.buffer.used,
-            )
-        else:
-            lost = state.buffer.not_used(gone)
+        run = (await read_history(self.log)).runs.get(state.run_id)
+        begun = recorded_starts(run.began if run else None, await self.log.log_id(), (Step.TOPIC,))
+        known = {**begun, **known}
+        expired = any(first > known.get(at, 0) for at, first in kept.items())
+        lost = await self._lost_steps() if expired else state.buffer.not_used(gone)
         state.buffer.forget(lost)
         if lost:
             _logger.warning("steps expired before they could be trained on", steps=len(lost))
             dropped = [DroppedStep(name, "expired") for name in lost]
-            events = drop_events(state.run_id, self.learner.step + 1, dropped, now_ms(), state.model)
-            async with self.producer.transaction() as transaction:
-                await transaction.append([record_from_event(event) for event in events])
+            await publish_drops(self.producer, state, self.learner.step + 1, dropped)
+
+    async def _lost_steps(self) -> list[str]:
+        """Return the ids of the steps that have expired unused, sorted.
+
+        It reads in this order, so that a step which is on its way is never taken for an expired one:
+        outcomes, then the processor's position, then the trajectories after it, and the steps at last.
+        """
+        state = self.state
+        missing: dict[str, list[str]] = {}
+        seen = IndexSet()
+        topics = (GameOutcome.TOPIC,)
+        await check_whole(self.log, state.run_id, topics)
+        async with aclosing(run_events(self.log, topics, state.run_id)) as outcomes:
+            async for _, event in outcomes:
+                if not isinstance(event, GameOutcome) or event.split != "train":
+                    continue
+                # Of a game that two workers finished, the first outcome counts.
+                promised = state.promised(event) if seen.add(event.game_index) else {}
+                for trajectory, steps in promised.items():
+                    used = state.buffer.used(event.game_index, steps)
+                    if len(used) < len(steps):
+                        missing[trajectory] = [step for step in steps if step not in used]
+        if missing:
+            await self._leave_out_unshaped(missing)
+        lost = {step for steps in missing.values() for step in steps}
+        if lost:
+            async with aclosing(await self._settled(Step.TOPIC)) as records:
+                async for record in records:
+                    lost.discard(id_header(record.headers))
+        return sorted(lost)
+
+    async def _leave_out_unshaped(self, missing: dict[str, list[str]]) -> None:
+        """Take out the trajectories that the reward processor has not processed yet, or has quarantined."""
+        groups = [group_of(RewardProcessor.name, run) for run in (self.state.run_id, None)]
+        starts = dict(await self.log.beginning_offsets(Trajectory.TOPIC))
+        for group in groups:
+            for at, offset in (await self.log.committed_positions(group)).items():
+                starts[at] = max(starts.get(at, 0), offset)
+        async with aclosing(await self._settled(Trajectory.TOPIC, starts)) as records:
+            async for record in records:
+                missing.pop(id_header(record.headers), None)
+        topics = (RecordRejected.TOPIC,)
+        ends = await settled_ends(self.log, topics)
+        async with aclosing(events_to_end(self.log, topics, ends=ends)) as rejected:
+            async for _, event in rejected:
+                if isinstance(event, RecordRejected) and event.consumer in groups:
+                    missing.pop(id_header(event.record_headers), None)
+
+    async def _settled(
+        self, topic: str, starts: Positions | None = None
+    ) -> AsyncGenerator[StoredRecord, None]:
+        """Return all records: one behind an open transaction must not be taken for one that has expired."""
+        ends = await settled_ends(self.log, (topic,))
+        return read_to_end(self.log, (topic,), run_id=self.state.run_id, starts=starts, ends=ends)
+
+
+async def publish(producer: Producer, events: Sequence[Event]) -> None:
+    """Publish events in one transaction."""
+    async with producer.transaction() as transaction:
+        await transaction.append([record_from_event(event) for event in events])
+
+
+async def publish_drops(
+    producer: Producer, state: LearnerState, update: int, dropped: Sequence[DroppedStep]
+) -> None:
+    """Publish that steps are dropped before ``update`` is made."""
+    events = [
+        StepsDropped(
+            event_id=event_id(state.run_id, "steps-dropped", update, dropped[first].step_id),
+            run_id=state.run_id,
+            occurred_at_ms=now_ms(),
+            update=update,
+            dropped=tuple(dropped[first : first + _DROPS_AT_ONCE]),
+            model=state.model,
+        )
+        for first in range(0, len(dropped), _DROPS_AT_ONCE)
+    ]
+    await publish(producer, events)
+
+
+async def promised_steps(log: EventLog, state: LearnerState, trajectories: set[str]) -> dict[int, list[str]]:
+    """Return the ids of the steps that outcomes promise of these trajectories, by game index.
+
+    An outcome is appended together with its trajectories, so it is there when a letter about them is. To find
+    it, all outcomes of the run are read: a trajectory that cannot be decoded is rare.
+    """
+    promised: dict[int, list[str]] = {}
+    wanted = set(trajectories)
+    topics = (GameOutcome.TOPIC,)
+    async with aclosing(run_events(log, topics, state.run_id, await settled_ends(log, topics))) as events:
+        async for _, event in events:
+            if isinstance(event, GameOutcome):
+                views = state.promised(event)
+                for view in wanted & views.keys():
+                    promised.setdefault(event.game_index, []).extend(views[view])
+                wanted -= views.keys()  # of a game that two workers finished, the first outcome counts
+    return promised
 
 
 def _of(positions: Positions, topic: str) -> dict[TopicPartition, int]:

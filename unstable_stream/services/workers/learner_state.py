@@ -24,17 +24,21 @@ from unstable_stream.events import (
     Event,
     GameOutcome,
     LearnerUpdate,
+    RecordRejected,
     Step,
     StepsDropped,
+    Trajectory,
     named_id,
     trained_model,
 )
 from unstable_stream.events.used_ids import UsedIds
 from unstable_stream.log.port import Positions, StoredRecord, TopicPartition
 from unstable_stream.log.reading import readable_event
+from unstable_stream.log.records import id_header, rejected_event, source_header
 from unstable_stream.log.saved_state import SavedState, saved_positions, unpack_state
-from unstable_stream.reward_transformations import expected_step_ids
+from unstable_stream.reward_transformations import RewardProcessor, expected_step_ids
 from unstable_stream.runs.config import RunConfig
+from unstable_stream.services.streams.processor import group_of
 
 _FORMAT: Final = 2
 """To be raised when the content changes, also that of ``used`` or ``watch``."""
@@ -222,9 +226,25 @@ class LearnerState:
     def finish_game(self, outcome: GameOutcome) -> None:
         """Fold an outcome: it says which steps its game gives."""
         if outcome.split == "train":
-            filtering = self.config.collector.filter_opponent_invalid
-            views = expected_step_ids(outcome, filter_opponent_invalid=filtering, model=self.model).values()
-            self.buffer.finish_game(outcome.game_index, [step for steps in views for step in steps])
+            steps = [step for steps in self.promised(outcome).values() for step in steps]
+            self.buffer.finish_game(outcome.game_index, steps)
+
+    def promised(self, outcome: GameOutcome) -> dict[str, list[str]]:
+        """Return the ids of the steps that a game gives this model, by trajectory id."""
+        filtering = self.config.collector.filter_opponent_invalid
+        return expected_step_ids(outcome, filter_opponent_invalid=filtering, model=self.model)
+
+    def unreadable(self, rejected: Iterable[RecordRejected]) -> set[str]:
+        """Return the ids of trajectories that could not be decoded: their records' headers name them."""
+        groups = {group_of(RewardProcessor.name, run) for run in (self.run_id, None)}
+        return {
+            name
+            for letter in rejected
+            if letter.consumer in groups
+            and letter.record_headers.get("ce_source") == source_header(self.run_id)
+            if letter.topic == Trajectory.TOPIC and rejected_event(letter) is None
+            if (name := id_header(letter.record_headers))
+        }
 
     def forget_promised(self, games: Mapping[int, Sequence[str]]) -> list[str]:
         """Forget the steps, by game index, that will never come; return those that no update used, sorted."""

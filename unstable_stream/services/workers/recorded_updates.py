@@ -19,8 +19,7 @@ from unstable_stream.log.stores import owner_of
 from unstable_stream.reward_transformations import SamplingRewardTransform
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.resume import RecordedConfigs
-from unstable_stream.services.workers.learner_core import learner_settings
-from unstable_stream.services.workers.learner_ranks import configure
+from unstable_stream.services.workers.learner_core import configure, learner_settings
 
 _OF_THE_BUFFER: Final = frozenset({"buffer_size"})
 """The metric of a decision that does not follow from the batch."""

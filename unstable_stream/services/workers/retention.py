@@ -23,8 +23,9 @@ from unstable_stream.errors import EventLogError
 from unstable_stream.log.port import EventLog, Positions, TopicPartition, Trimmable
 from unstable_stream.runs.history import read_history
 from unstable_stream.services.streams.finished_states import finished_states, forget_states
-from unstable_stream.services.workers.archiver_start import ARCHIVER_GROUP
 
+ARCHIVER_GROUP: Final = "archiver"
+"""The first part of the name of an archive's group; the archive's id follows."""
 _STATES_KEPT_MS: Final = 7 * 24 * 3600 * 1000
 """Milliseconds after the end of a run: one that is resumed soon goes on at once."""
 _IDLE_MS: Final = 30 * 24 * 3600 * 1000

@@ -19,7 +19,7 @@ from unstable_stream.services.launch.ray.part_output import PartDiedError, answe
 from unstable_stream.services.launch.ray.placement import actor_options, beside, on_node, planned
 from unstable_stream.services.launch.ray.rollout import RayRolloutWorker, RolloutActor
 from unstable_stream.services.workers.collector import Collector
-from unstable_stream.services.workers.gpus import read_gpus
+from unstable_stream.services.workers.collector_reports import read_gpus
 
 _CLOSE_S: Final = 25.0
 """Seconds that workers and engines have to close, together: less than the launcher gives this process to end,

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +29,7 @@ from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import readable_events
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.engine_sections import EngineRange
 from unstable_stream.runs.placement import Placement, Share
 from unstable_stream.runs.starts import run_starts
 from unstable_stream.services.launch.death import Output
@@ -38,7 +39,6 @@ from unstable_stream.services.launch.ray.nodes import Equipment, software
 from unstable_stream.services.launch.ray.part_output import PartDiedError, answer_of, reason_of
 from unstable_stream.services.launch.ray.placement import actor_options
 from unstable_stream.services.launch.ray.rollout import RayRolloutWorker
-from unstable_stream.services.workers.engine_scaling import WantedEngines
 
 _EVERY_S: Final = 2.0
 _CLOSE_S: Final = 25.0
@@ -65,6 +65,40 @@ class _Slot:
     """Whether its arrival is recorded."""
     initial: bool = False
     """Whether the run began with it: it is asked before it is known to have loaded the model."""
+
+
+class WantedEngines:
+    """The fold of a run's :class:`~unstable_stream.events.EnginesWanted`: the last one counts."""
+
+    def __init__(self, configured: int | EngineRange) -> None:
+        self._configured = configured
+        self.by_person: int | None = None
+        """The number that a person wants; ``None``: as configured."""
+
+    def apply(self, events: Iterable[Event], run_id: str) -> None:
+        """Fold events; those of other runs change nothing."""
+        for event in events:
+            if isinstance(event, EnginesWanted) and event.run_id == run_id:
+                self.by_person = event.engines
+
+    def count(self, room: int) -> int:
+        """Return how many there shall be, where there is room for ``room``.
+
+        A range follows the room. What a person wants, or a fixed number, is tried in any case.
+        """
+        if self.by_person is not None:
+            return self.by_person
+        if isinstance(self._configured, int):
+            return self._configured
+        return min(self._configured.max, max(self._configured.min, room))
+
+    def why(self) -> str:
+        """Return in a few words where the number comes from."""
+        if self.by_person is not None:
+            return f"a person wants {self.by_person}"
+        if isinstance(self._configured, int):
+            return f"collector.num_actors is {self._configured}"
+        return f"the cluster has room, up to {self._configured.max}"
 
 
 class EnginePool:

@@ -34,8 +34,7 @@ from unstable_stream.services.launch.ray.part_output import (
     starting,
 )
 from unstable_stream.services.workers.exploitability import Measurement
-from unstable_stream.services.workers.hung_games import end_with
-from unstable_stream.services.workers.rollout import RolloutWorker
+from unstable_stream.services.workers.rollout import RolloutWorker, end_with
 
 _CLOSE_S: Final = 25.0
 """Seconds that an actor has to close once it has a successor and plays no game."""

@@ -2,23 +2,18 @@
 
 import pytest
 
+from tests.builders import made
 from unstable_stream.events import EnginesWanted
 from unstable_stream.runs.engine_sections import EngineRange
-from unstable_stream.services.workers.engine_scaling import WantedEngines
+from unstable_stream.services.launch.ray.engine_pool import WantedEngines
 
 RANGE = EngineRange(min=2, max=8)
 
 
 def wanted(configured: int | EngineRange, *by_person: int | None) -> WantedEngines:
     fold = WantedEngines(configured)
-    fold.apply(
-        [
-            EnginesWanted(event_id=f"e{number}", run_id=run, occurred_at_ms=number, engines=engines)
-            for run in ("run-a", "run-b")
-            for number, engines in enumerate(by_person if run == "run-a" else (99,))
-        ],
-        "run-a",
-    )
+    asked = [("run-a", engines) for engines in by_person] + [("run-b", 99)]
+    fold.apply([made(EnginesWanted, run_id=run, engines=engines) for run, engines in asked], "run-a")
     return fold
 
 
