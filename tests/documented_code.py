@@ -30,12 +30,6 @@ class Block:
         return f"{self.page.name}:{self.line}"
 
 
-def not_run_reason(line: str) -> str | None:
-    """Return the reason in a comment ``<!-- not run: reason -->``."""
-    found = _NOT_RUN.search(line)
-    return found[1] if found else None
-
-
 def blocks_of(page: Path, *languages: str) -> Iterator[Block]:
     """Yield the page's blocks in these languages, in order."""
     lines = page.read_text(encoding="utf-8").split("\n")
@@ -50,7 +44,8 @@ def blocks_of(page: Path, *languages: str) -> Iterator[Block]:
             if language in languages:
                 code = "\n".join(text.removeprefix(indent) for text in lines[begin + 1 : number])
                 before = [text for text in lines[:begin] if text.strip()]
-                yield Block(page, begin + 2, language, code, not_run_reason(before[-1]) if before else None)
+                reason = _NOT_RUN.search(before[-1]) if before else None
+                yield Block(page, begin + 2, language, code, reason and reason[1])
 
 
 def script_of(page: Path) -> str:

@@ -18,10 +18,8 @@ import typer
 
 from tests.archive.history import made_up_run, stored
 from tests.documented_code import Block, blocks_of, commands_in, script_of
+from tests.ui.cli.test_consume_and_replay import append
 from unstable_stream.archive import ArchiveWriter, query
-from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.records import record_from_event
-from unstable_stream.log.topics import load_topics
 from unstable_stream.ui.cli import app
 
 ROOT = Path(__file__).parents[1]
@@ -62,12 +60,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = place / "unstable-data"
     data.mkdir()
 
-    async def record() -> None:
-        async with LocalLog.open(data / "log.sqlite", synchronous="NORMAL") as log:
-            await log.create_topics(list(load_topics().values()))
-            await log.append([record_from_event(event) for event in made_up_run()])
-
-    asyncio.run(record())
+    asyncio.run(append(data, made_up_run()))
     with ArchiveWriter(data / "archive.duckdb") as writer:
         writer.write(stored(made_up_run()))
     return place
@@ -126,25 +119,3 @@ def test_a_wrong_command_is_found(line: list[str], says: str) -> None:
     with pytest.raises(USAGE_ERROR) as caught:
         check_command(line)
     assert says in str(caught.value)
-
-
-def test_commands_are_found_among_shell_words() -> None:
-    assert commands_in(
-        "A=1 unstable-stream runs | head  # it's all\nunstable-stream sql 'a; b' > x && ls\n"
-    ) == [
-        ["runs"],
-        ["sql", "a; b"],
-    ]
-    shown = '$ unstable-stream sql "SELECT\n  1" --csv\n1\n$ ls\n'
-    assert commands_in(shown, "console") == [["sql", "SELECT\n  1", "--csv"]]
-
-
-def test_lines_of_a_script_are_those_of_the_page(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "# T\n\n```python\na = 1\n```\n\n<!-- not run: needs a GPU -->\n\n```python\n1 / 0\n```\n"
-        "```python\nb = a\n```\n",
-        encoding="utf-8",
-    )
-    assert script_of(page).split("\n") == ["", "", "", "a = 1", *[""] * 8, "b = a"]
-    assert [block.not_run for block in blocks_of(page, "python")] == [None, "needs a GPU", None]

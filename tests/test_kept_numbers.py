@@ -36,7 +36,8 @@ def test_a_share_is_that_of_the_games() -> None:
     assert algorithms.shares([0.5, None]) == ".500, –"
 
 
-def test_a_table_of_exploitability_has_a_line_for_each_seed_and_their_mean() -> None:
+def test_tables_of_exploitability_have_a_line_for_each_seed() -> None:
+    """A column for each update, and their mean; or one for each number of checkpoints that are mixed."""
     rows = [
         {"game": "kuhn_poker", "seed": str(seed), "update": str(update), "nash_conv": str(1 + seed - update)}
         for seed in range(3)
@@ -50,6 +51,18 @@ def test_a_table_of_exploitability_has_a_line_for_each_seed_and_their_mean() -> 
         "| seed 2 | 3.000 | 2.000 |",
         "| mean | 2.000 | 1.000 |",
     ]
+    mixed = [
+        {"game": "kuhn_poker", "seed": str(seed), "last": str(last), "nash_conv": str(seed + last / 100)}
+        for seed in range(3)
+        for last in (1, 5, 10, 41)
+    ]
+    assert exploitability.mixture_table(mixed).splitlines() == [
+        "| Kuhn poker, NashConv | the last alone | one of the last 5 | of the last 10 | of all 41 |",
+        "|---|---|---|---|---|",
+        "| seed 0 | .010 | .050 | .100 | .410 |",
+        "| seed 1 | 1.010 | 1.050 | 1.100 | 1.410 |",
+        "| seed 2 | 2.010 | 2.050 | 2.100 | 2.410 |",
+    ]
 
 
 def test_who_has_drawn_a_policy_plays_it_where_it_leads() -> None:
@@ -62,18 +75,3 @@ def test_who_has_drawn_a_policy_plays_it_where_it_leads() -> None:
     assert mixed["1"] == mixed["1p"] == mixed["1b"] == {0: 0.5, 1: 0.5}
     assert mixed["1pb"] == {0: 1.0, 1: 0.0}
     assert mixed.keys() == {state.key for state in states}
-
-
-def test_the_table_of_mixtures_has_a_column_for_each_number_of_checkpoints() -> None:
-    rows = [
-        {"game": "kuhn_poker", "seed": str(seed), "last": str(last), "nash_conv": str(seed + last / 100)}
-        for seed in range(3)
-        for last in (1, 5, 10, 41)
-    ]
-    assert exploitability.mixture_table(rows).splitlines() == [
-        "| Kuhn poker, NashConv | the last alone | one of the last 5 | of the last 10 | of all 41 |",
-        "|---|---|---|---|---|",
-        "| seed 0 | .010 | .050 | .100 | .410 |",
-        "| seed 1 | 1.010 | 1.050 | 1.100 | 1.410 |",
-        "| seed 2 | 2.010 | 2.050 | 2.100 | 2.410 |",
-    ]

@@ -4,12 +4,12 @@ import tarfile
 from pathlib import Path
 
 from benchmarks.event_path import measure, read_run
-from tests.recordings.test_run_of_0_1 import RECORDING
+from tests.recordings.test_commands import RECORDINGS
 from unstable_stream.runs.data_dir import DataDir
 
 
 async def test_every_stage_of_a_recorded_run_is_measured(tmp_path: Path) -> None:
-    with tarfile.open(RECORDING) as bundle:
+    with tarfile.open(RECORDINGS["0.1"]) as bundle:
         bundle.extractall(tmp_path, filter="data")
     run = await read_run(DataDir(tmp_path), None)
     assert (len(run.results), run.steps, len(run.updates)) == (43, 83, 3)

@@ -16,8 +16,11 @@ from unstable_stream.ui.cli import app
 
 pytestmark = pytest.mark.longer
 
-RECORDING = Path(__file__).with_name("run-of-0.2.tar.gz")
-"""Two runs on TicTacToe and SimpleTak: one was killed and resumed, one is its fork."""
+RECORDINGS = {version: Path(__file__).with_name(f"run-of-{version}.tar.gz") for version in ("0.1", "0.2")}
+"""Of 0.2 two runs on TicTacToe and SimpleTak: one was killed and resumed, one is its fork. The checkpoint
+events of 0.1 name the paths of the machine it was made on; the files are found at hand all the same.
+"""
+EARLIER = "recorded-20261122-041736-c937"
 RUN = "recorded-20261127-184742-2f26"
 FORK = "forked-20261127-185809-1db8"
 EXPECTED = Path(__file__).with_name("outputs")
@@ -43,24 +46,39 @@ COMMANDS = {
     "watch": f"watch {RUN}",
     "why-checkpoint": f"why {FORK}:ckpt-000004",
     "why-update": f"why --run {RUN} --update 3",
+    "games-of-0.1": "games --csv --state finished --limit 100",
+    "show-of-0.1": "games show 535d969c",
+    "sql-counts-of-0.1": "sql 'SELECT run_id, state, l.* FROM runs JOIN ledger AS l USING (run_id)' --csv",
+    "verify-of-0.1": f"verify {EARLIER} --jobs 1",
+    "why-update-of-0.1": "why --update 2",
 }
 
 
 def extract(data: Path) -> None:
-    """Put the recording into a data directory and archive it."""
-    with tarfile.open(RECORDING) as bundle:
-        bundle.extractall(data, filter="data")
-    (data / "rewards.toml").write_text('[rewards]\nsampling = ["NormalizeRewards"]\n', encoding="utf-8")
-    assert CliRunner().invoke(app, ["archive", "--data", str(data)]).exit_code == 0
+    """Put each recording into a data directory and archive it."""
+    for version, recording in RECORDINGS.items():
+        with tarfile.open(recording) as bundle:
+            bundle.extractall(data / version, filter="data")
+        archived = CliRunner().invoke(app, ["archive", "--data", str(data / version)])
+        assert archived.exit_code == 0
+        assert "0 of them could not be decoded" in archived.output
+    rewards = '[rewards]\nsampling = ["NormalizeRewards"]\n'
+    (data / "0.2" / "rewards.toml").write_text(rewards, encoding="utf-8")
 
 
-def printed(data: Path, command: str) -> str:
-    """Return what a command prints about the recording, without what differs between times and machines."""
-    words = [word.replace("DATA", str(data)) for word in shlex.split(command)]
-    result = CliRunner().invoke(app, [*words, "--data", str(data)], terminal_width=200)
-    text = re.sub(r"[0-9.]+ m?s\b", "N s", result.output.replace(str(data), "DATA"))
+def printed(recorded: Path, command: str, version: str = "0.2") -> str:
+    """Return what a command prints about a recording, without what differs between times and machines."""
+    data = str(recorded / version)
+    words = [word.replace("DATA", data) for word in shlex.split(command)]
+    result = CliRunner().invoke(app, [*words, "--data", data], terminal_width=200)
+    text = re.sub(r"[0-9.]+ m?s\b", "N s", result.output.replace(data, "DATA"))
     text = re.sub(r"-?\d+\.\d+(e-?\d+)?", lambda number: str(round(float(number[0]), 9) + 0.0), text)
     return f"{text}exit {result.exit_code}\n"
+
+
+def answer(recorded: Path, name: str) -> str:
+    """Return what the command of this name prints."""
+    return printed(recorded, COMMANDS[name], "0.1" if name.endswith("0.1") else "0.2")
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +90,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_prints_what_it_did(recorded: Path, name: str) -> None:
-    assert printed(recorded, COMMANDS[name]) == (EXPECTED / f"{name}.txt").read_text(encoding="utf-8")
+    assert answer(recorded, name) == (EXPECTED / f"{name}.txt").read_text(encoding="utf-8")
 
 
 def test_its_updates_are_trained_again(recorded: Path) -> None:
@@ -81,9 +99,15 @@ def test_its_updates_are_trained_again(recorded: Path) -> None:
     assert found.endswith("exit 0\n"), "the tolerance depends on the machine"
 
 
+def test_a_report_of_an_earlier_run_can_be_made(recorded: Path) -> None:
+    pytest.importorskip("plotly")
+    assert printed(recorded, f"report {EARLIER} -o DATA/report.html", "0.1").endswith("exit 0\n")
+    assert EARLIER in (recorded / "0.1" / "report.html").read_text(encoding="utf-8")
+
+
 if __name__ == "__main__":
     EXPECTED.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as directory:
         extract(Path(directory))
-        for name, command in COMMANDS.items():
-            (EXPECTED / f"{name}.txt").write_text(printed(Path(directory), command), encoding="utf-8")
+        for name in COMMANDS:
+            (EXPECTED / f"{name}.txt").write_text(answer(Path(directory), name), encoding="utf-8")

@@ -15,6 +15,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -27,6 +28,7 @@ from unstable_stream.archive.batch import ARROW_TYPES
 from unstable_stream.archive.game_columns import Coded
 from unstable_stream.archive.read import QueryResult
 from unstable_stream.errors import ArchiveError, ConfigError
+from unstable_stream.version import __version__
 
 TableSchema = Mapping[str, str]
 """Column to DuckDB type, one of the archive's."""
@@ -71,6 +73,17 @@ class LabelledSet:
             )
         arrays = [_array(columns[name], types.field(name).type) for name in schema]
         writer.write_table(pa.Table.from_arrays(arrays, schema=types))
+
+    def write_rows(self, table: str, schema: TableSchema, rows: Sequence[Sequence[Any]]) -> None:
+        """Append rows with the columns of the schema; also without any, so that the table exists."""
+        columns = zip(*rows, strict=True) if rows else ([] for _ in schema)
+        self.write(table, schema, dict(zip(schema, map(list, columns), strict=True)))
+
+    def describe(self, kind: str, run_id: str, **more: Any) -> None:
+        """Say how it was made."""
+        made_at = datetime.now(tz=UTC).isoformat(timespec="seconds")
+        self.about |= {"kind": kind, "run_id": run_id, "package_version": __version__, "made_at": made_at}
+        self.about |= more
 
     def finish_tables(self) -> None:
         """Close all tables: nothing more can be written, and :meth:`query` sees everything."""

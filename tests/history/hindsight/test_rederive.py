@@ -1,13 +1,15 @@
 """Shaping a run's rewards anew: nothing differs under the same transformations, what it must under others."""
 
+import asyncio
 import math
-import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.history.proofs.recorded_run import record_run, small_config
+from unstable_stream.algorithms.update_decisions import drawn_ids
 from unstable_stream.archive import QueryResult
 from unstable_stream.archive.what_if import open_set
 from unstable_stream.errors import ConfigError
@@ -16,23 +18,39 @@ from unstable_stream.history.hindsight.rederive import Rederived, RewardChange, 
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import events_to_end
-from unstable_stream.runs.config import RewardConfig, RunConfig
 
-RUN = "run-shaped"
+SHAPED, PLAIN = "run-shaped", "run-plain"
+CONFIGS = {
+    SHAPED: small_config(),
+    PLAIN: small_config(rewards={"final": [], "step": [], "sampling": []}),
+}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The log of two runs, one of which shaped no rewards."""
+    path = tmp_path_factory.mktemp("shaped") / "log.sqlite"
+
+    async def record() -> None:
+        async with LocalLog.open(path, synchronous="NORMAL") as log:
+            for run_id, config in CONFIGS.items():
+                await record_run(log, run_id, config, hosted=False)
+
+    asyncio.run(record())
+    return path
 
 
 @pytest.fixture
-async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
-    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as opened:
+async def log(recorded: Path) -> AsyncIterator[LocalLog]:
+    async with LocalLog.open(recorded) as opened:
         yield opened
 
 
-async def shape(
-    log: EventLog, run_id: str, config: RunConfig, rewards: RewardConfig
-) -> tuple[Rederived, QueryResult, QueryResult]:
-    """Rederive; return what came of it, the steps and the advantages."""
+async def shape(log: EventLog, run_id: str, **stages: Any) -> tuple[Rederived, QueryResult, QueryResult]:
+    """Rederive with other stages; return what came of it, the steps and the advantages."""
+    config = CONFIGS[run_id]
     with open_set(None) as out:
-        done = await rederive(log, run_id, config, rewards, out)
+        done = await rederive(log, run_id, config, config.rewards.model_copy(update=stages), out)
         return done, out.query("FROM steps"), out.query("FROM advantages")
 
 
@@ -50,41 +68,26 @@ async def steps_of(log: EventLog, run_id: str) -> dict[str, Step]:
 
 
 async def test_the_same_transformations_give_the_recorded_rewards_to_the_last_bit(log: LocalLog) -> None:
-    config = await record_run(log, RUN, hosted=False)
-    done, steps, advantages = await shape(log, RUN, config, config.rewards)
-    recorded = await steps_of(log, RUN)
-    assert done.steps == len(recorded) > 100
+    done, steps, advantages = await shape(log, SHAPED)
+    known = await steps_of(log, SHAPED)
+    assert done.steps == len(known) > 100
     assert (done.differing, done.updates) == (0, 3)
     found = {row["step_id"]: row for row in steps.dicts()}
-    assert found.keys() == recorded.keys()
+    assert found.keys() == known.keys()
     for step_id, row in found.items():
-        step = recorded[step_id]
-        assert row["reward"] == row["reward_used"] == step.reward
-        assert row["final_reward"] == row["final_reward_used"] == step.final_reward
-        assert (row["seat"], row["turn_index"], row["raw_reward"]) == (
-            step.seat,
-            step.turn_index,
-            step.raw_reward,
-        )
+        assert row["reward"] == row["reward_used"]
+        assert row["final_reward"] == row["final_reward_used"]
+        for name in ("reward", "final_reward", "raw_reward", "seat", "turn_index"):
+            assert row[name] == getattr(known[step_id], name)
     assert all(row["advantage"] == row["advantage_used"] for row in advantages.dicts())
     for change in done.changes:
-        assert (change.differing, change.sign_flips, change.mean, change.lowest, change.highest) == (
-            0,
-            0,
-            0,
-            0,
-            0,
-        )
+        assert not any((change.differing, change.sign_flips, change.mean, change.lowest, change.highest))
 
 
 async def test_a_penalty_for_invalid_moves_changes_these_turns_by_itself(log: LocalLog) -> None:
-    config = await record_run(
-        log, RUN, small_config(rewards={"final": [], "step": [], "sampling": []}), hosted=False
-    )
-    new = config.rewards.model_copy(update={"step": ({"type": "PenaltyForInvalidMove", "penalty": -1.5},)})
-    done, steps, _ = await shape(log, RUN, config, new)
+    done, steps, _ = await shape(log, PLAIN, step=({"type": "PenaltyForInvalidMove", "penalty": -1.5},))
     invalid: dict[tuple[str, int], float] = {}
-    async for _, event in events_to_end(log, (Trajectory.TOPIC,), run_id=RUN):
+    async for _, event in events_to_end(log, (Trajectory.TOPIC,), run_id=PLAIN):
         assert isinstance(event, Trajectory)
         for turn in event.turns:
             if not turn.valid:
@@ -103,11 +106,8 @@ async def test_a_penalty_for_invalid_moves_changes_these_turns_by_itself(log: Lo
 
 
 async def test_role_baselines_are_told_apart_by_role(log: LocalLog) -> None:
-    config = await record_run(log, RUN, small_config(rewards={"final": [], "sampling": []}), hosted=False)
-    new = config.rewards.model_copy(
-        update={"final": ({"type": "RoleAdvantageFormatter", "default_role_adv": 0.25, "tau": 1e-9},)}
-    )
-    done, _, _ = await shape(log, RUN, config, new)
+    baselines = {"type": "RoleAdvantageFormatter", "default_role_adv": 0.25, "tau": 1e-9}
+    done, _, _ = await shape(log, PLAIN, final=(baselines,))
     roles = [each.role for each in done.changes if each.stage == "final"]
     assert roles[0] == "*"
     assert len(roles) > 2
@@ -120,19 +120,14 @@ async def test_role_baselines_are_told_apart_by_role(log: LocalLog) -> None:
 
 
 async def test_advantages_are_those_of_the_batches_that_were_trained_on(log: LocalLog) -> None:
-    config = await record_run(
-        log, RUN, small_config(rewards={"final": [], "step": [], "sampling": []}), hosted=False
-    )
-    new = config.rewards.model_copy(update={"sampling": ({"type": "NormalizeRewards", "z_score": True},)})
-    done, _, advantages = await shape(log, RUN, config, new)
-    recorded = await steps_of(log, RUN)
+    done, _, advantages = await shape(log, PLAIN, sampling=({"type": "NormalizeRewards", "z_score": True},))
+    known = await steps_of(log, PLAIN)
     rows = {(row["update"], row["step_id"]): row for row in advantages.dicts()}
     drawn = 0
-    async for _, update in events_to_end(log, (LearnerUpdate.TOPIC,), run_id=RUN):
+    async for _, update in events_to_end(log, (LearnerUpdate.TOPIC,), run_id=PLAIN):
         assert isinstance(update, LearnerUpdate)
-        truncated = [drop.step_id for drop in update.dropped if drop.reason == "truncated"]
-        batch = [*update.step_ids, *truncated]
-        rewards = [recorded[step_id].reward for step_id in batch]
+        batch = drawn_ids(update)
+        rewards = [known[step_id].reward for step_id in batch]
         mean = math.fsum(rewards) / len(rewards)
         deviation = math.sqrt(math.fsum((reward - mean) ** 2 for reward in rewards) / len(rewards))
         for step_id, reward in zip(batch, rewards, strict=True):
@@ -144,9 +139,10 @@ async def test_advantages_are_those_of_the_batches_that_were_trained_on(log: Loc
     assert done.differing == 0, "the steps themselves are as they were"
 
 
-async def test_a_run_without_games_has_nothing_to_change(log: LocalLog) -> None:
-    config = await record_run(log, RUN, small_config(), games=0, hosted=False, updates=False)
-    done, steps, advantages = await shape(log, RUN, config, config.rewards)
+async def test_a_run_without_games_has_nothing_to_change(tmp_path: Path) -> None:
+    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as log:
+        await record_run(log, SHAPED, games=0, hosted=False, updates=False)
+        done, steps, advantages = await shape(log, SHAPED)
     assert (done.steps, done.updates, done.changes) == (0, 0, [])
     assert (steps.rows, advantages.rows) == ([], [])
 
@@ -178,20 +174,5 @@ def test_a_file_that_says_no_rewards_is_refused(tmp_path: Path, text: str | None
 
 
 async def test_an_unknown_transformation_is_refused(log: LocalLog) -> None:
-    config = await record_run(log, RUN, hosted=False)
     with pytest.raises(ConfigError, match="NoSuchTransform"):
-        await shape(
-            log, RUN, config, config.rewards.model_copy(update={"step": ({"type": "NoSuchTransform"},)})
-        )
-
-
-async def test_on_any_log(any_log: EventLog) -> None:
-    run_id = f"run-{secrets.token_hex(6)}"
-    config = await record_run(
-        any_log, run_id, small_config(learner={"iterations": 1}), games=12, hosted=False
-    )
-    same, steps, _ = await shape(any_log, run_id, config, config.rewards)
-    assert (same.differing, same.updates) == (0, 1)
-    assert len(steps.rows) == len(await steps_of(any_log, run_id)) == same.steps
-    other, _, _ = await shape(any_log, run_id, config, RewardConfig(final=(), step=()))
-    assert other.differing > 0
+        await shape(log, SHAPED, step=({"type": "NoSuchTransform"},))

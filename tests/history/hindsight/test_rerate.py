@@ -1,7 +1,7 @@
 """Rating a run anew: the recorded ratings under the recorded parameters, others under others."""
 
+import asyncio
 import json
-import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,11 +10,9 @@ import pytest
 from tests.history.proofs.recorded_run import ENVS, record_run, small_config
 from unstable_stream.archive import ArchiveWriter, query
 from unstable_stream.archive.what_if import open_set, set_directory
-from unstable_stream.errors import ArchiveError, RunError
 from unstable_stream.events import Rating
 from unstable_stream.history.hindsight.rerate import (
     Scopes,
-    find_archived_run,
     rerate_from_archive,
     rerate_from_log,
 )
@@ -30,21 +28,31 @@ RUN = "run-rated"
 AS_RECORDED = TrueSkill(draw_probability={ENVS[0]: 0.3})
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The log and the archive of a recorded run, and another one beside it."""
+    directory = tmp_path_factory.mktemp("rated")
+
+    async def record() -> None:
+        async with LocalLog.open(directory / "log.sqlite", synchronous="NORMAL") as log:
+            await record_run(log, RUN, games=20, hosted=False)
+            await record_run(log, "run-other", small_config(seed=3), hosted=False)
+            with ArchiveWriter(directory / "archive.duckdb", await log.log_id()) as writer:
+                writer.write([record async for record in read_to_end(log, tuple(await log.topics()))])
+
+    asyncio.run(record())
+    return directory
+
+
 @pytest.fixture
-async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
-    """A recorded run, and another one beside it."""
-    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as opened:
-        await record_run(opened, RUN, games=20, hosted=False)
-        await record_run(opened, "run-other", small_config(seed=3), hosted=False)
+async def log(data: Path) -> AsyncIterator[LocalLog]:
+    async with LocalLog.open(data / "log.sqlite") as opened:
         yield opened
 
 
 @pytest.fixture
-async def archive(log: LocalLog, tmp_path: Path) -> Path:
-    path = tmp_path / "archive.duckdb"
-    with ArchiveWriter(path, await log.log_id()) as writer:
-        writer.write([record async for record in read_to_end(log, tuple(await log.topics()))])
-    return path
+def archive(data: Path) -> Path:
+    return data / "archive.duckdb"
 
 
 async def recorded_ratings(
@@ -111,22 +119,3 @@ async def test_ranks_are_compared_by_mu_less_three_sigma(archive: Path) -> None:
     assert [each.rank for each in by_elo] == list(range(1, len(by_elo) + 1))
     used = sorted(done.models, key=lambda each: -((each.mu_used or 0.0) - 3 * (each.sigma_used or 0.0)))
     assert [each.rank_used for each in used] == list(range(1, len(used) + 1))
-
-
-async def test_a_run_is_found_in_the_archive_by_its_beginning(archive: Path, tmp_path: Path) -> None:
-    run_id, config = find_archived_run(archive, "run-r")
-    assert (run_id, config.model_pool.draw_probability) == (RUN, {ENVS[0]: 0.3})
-    with pytest.raises(RunError, match="'run-' is the beginning of several runs: run-other, run-rated"):
-        find_archived_run(archive, "run-")
-    with pytest.raises(RunError, match=r"no run 'nope' in .*; known runs: run-other, run-rated"):
-        find_archived_run(archive, "nope")
-    with pytest.raises(ArchiveError, match="no archive"):
-        find_archived_run(tmp_path / "absent.duckdb", RUN)
-
-
-async def test_on_any_log(any_log: EventLog) -> None:
-    run_id = f"run-{secrets.token_hex(6)}"
-    await record_run(any_log, run_id, small_config(learner={"iterations": 1}), games=12, hosted=False)
-    done = await rerate_from_log(any_log, run_id, AS_RECORDED)
-    assert (done.games, done.changed) == (12, 0)
-    assert len(done.models) > 3

@@ -5,22 +5,21 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.archive.history import ENV, made_up_run
+from tests.archive.history import ENV, made_up_run, stored
 from tests.services.tracking.wandb_file import history_of
+from tests.ui.cli.test_consume_and_replay import append
 from unstable_stream.algorithms.rolling_metrics import MetricsProcessor
 from unstable_stream.api.place import Place
 from unstable_stream.api.tracking import track_run
+from unstable_stream.archive import ArchiveWriter
 from unstable_stream.errors import ConfigError, RunError
-from unstable_stream.events import Event, Metrics, RunFinished
+from unstable_stream.events import Metrics, RunFinished
 from unstable_stream.history.hindsight import track as tracking
-from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.records import record_from_event
-from unstable_stream.log.topics import load_topics
 from unstable_stream.services.streams.trackers import Received
-from unstable_stream.services.workers.archiver import run_archiver
 
 pytestmark = pytest.mark.longer
 
@@ -28,32 +27,26 @@ RUN = "run-a"
 DEADLINE_S = 60.0
 
 
-async def append(place: Place, events: Sequence[Event]) -> None:
-    async with LocalLog.open(place.data.log, synchronous="NORMAL") as log:
-        await log.create_topics(list(load_topics().values()))
-        await log.append([record_from_event(event) for event in events])
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    """A data directory with two finished runs."""
-    place = Place.at(tmp_path / "data")
-    asyncio.run(append(place, [*made_up_run(), *made_up_run("other")]))
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A data directory with two finished runs, in the log and in the archive."""
+    place = Place.at(tmp_path_factory.mktemp("tracked"))
+    events = [*made_up_run(), *made_up_run("other")]
+    asyncio.run(append(place.data.root, events))
+    with ArchiveWriter(place.archive) as writer:
+        writer.write(stored(events))
     return place
 
 
-def expected() -> dict[tuple[str, str], dict[str, float]]:
-    """The values by event id and source, from a fold in memory and the topic."""
-    processor, found = MetricsProcessor(RUN), dict[tuple[str, str], dict[str, float]]()
+def expected() -> dict[str, dict[str, float]]:
+    """The values by event id, from a fold in memory and the topic."""
+    processor, found = MetricsProcessor(RUN), list[Metrics]()
     for event in made_up_run():
-        for metrics in [event] if isinstance(event, Metrics) else processor.handle(event):
-            found[metrics.event_id, metrics.source] = dict(metrics.values)
-    for metrics in processor.rest():
-        found[metrics.event_id, metrics.source] = dict(metrics.values)
-    return found
+        found += [event] if isinstance(event, Metrics) else processor.handle(event)
+    return {metrics.event_id: dict(metrics.values) for metrics in (*found, *processor.rest())}
 
 
-def lines(directory: Path) -> list[dict[str, object]]:
+def lines(directory: Path) -> list[dict[str, Any]]:
     path = directory / RUN / "metrics.jsonl"
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
@@ -68,16 +61,11 @@ def test_json_lines_have_every_metric_once(place: Place, tmp_path: Path) -> None
     assert by_content([line["values"] for line in found]) == by_content([*expected().values()])
     assert (done.run_id, done.given, done.known, done.update) == (RUN, len(found), 0, 6)
     assert {line["run_id"] for line in found} == {RUN}
-    (last,) = [
-        line
-        for line in found
-        if f"collection-{ENV}/trajectories" in line["values"] and line["step"] == 5  # type: ignore[operator]
-    ]
-    assert isinstance(last["values"], dict)
-    assert last["values"][f"collection-{ENV}/trajectories"] == 24
-    assert last["values"][f"collection-{ENV}/win-rate"] == pytest.approx(8 / 24)  # every third game
-    assert last["values"][f"collection-{ENV}/reward"] == 0.0
-
+    of_fifth = [line["values"] for line in found if line["step"] == 5]
+    (last,) = [values for values in of_fifth if f"collection-{ENV}/trajectories" in values]
+    assert last[f"collection-{ENV}/trajectories"] == 24
+    assert last[f"collection-{ENV}/win-rate"] == pytest.approx(8 / 24)  # every third game
+    assert last[f"collection-{ENV}/reward"] == 0.0
     again = track_run(place, "run-a", "jsonl", tmp_path / "out")
     assert (again.given, again.known) == (0, len(found))
     assert lines(tmp_path / "out") == found
@@ -90,12 +78,11 @@ def test_tensorboard_reads_the_same_values(place: Place, tmp_path: Path) -> None
     events = accumulator.EventAccumulator(str(tmp_path / "board" / RUN))
     events.Reload()
     told = lines(tmp_path / "lines")
-    names = {name for line in told for name in line["values"]}  # type: ignore[attr-defined]
+    names = {name for line in told for name in line["values"]}
     assert set(events.Tags()["scalars"]) == names
     for line in told:
-        assert isinstance(line["values"], dict)
         for name, value in line["values"].items():
-            matching = [one for one in events.Scalars(name) if one.wall_time == line["time_ms"] / 1000]  # type: ignore[operator]
+            matching = [one for one in events.Scalars(name) if one.wall_time == line["time_ms"] / 1000]
             assert any(one.value == pytest.approx(value, rel=1e-6) for one in matching), name
             if line["step"] is not None:
                 assert line["step"] in {one.step for one in matching}
@@ -108,9 +95,8 @@ def test_wandb_offline_writes_files_with_the_values(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "wandb-data"))
-    monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "wandb-cache"))
-    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "wandb-config"))
+    for name in ("DATA", "CACHE", "CONFIG"):
+        monkeypatch.setenv(f"WANDB_{name}_DIR", str(tmp_path / f"wandb-{name}"))
     track_run(place, RUN, "jsonl", tmp_path / "lines")
     track_run(place, RUN, {"type": "wandb", "project": "UB", "mode": "offline"}, tmp_path / "out")
     every = lines(tmp_path / "lines")
@@ -122,11 +108,8 @@ def test_wandb_offline_writes_files_with_the_values(
         runs, rows = history_of(tmp_path / "out" / RUN / "wandb")
     assert runs == {(RUN, "UB")}
     assert len(rows) == len(every)
-    wanted = [
-        {**line["values"], "update": line["step"], "_timestamp": line["time_ms"] / 1000}  # type: ignore[dict-item, operator]
-        for line in told
-    ]
-    for row in wanted:
+    for line in told:
+        row = {**line["values"], "update": line["step"], "_timestamp": line["time_ms"] / 1000}
         same = [other for other in rows if other.keys() == row.keys()]
         assert any(row == pytest.approx(other, rel=1e-12) for other in same), row
 
@@ -139,9 +122,7 @@ class Fails:
         self.given = given
         self.closed = False
 
-    def log(
-        self, values: dict[str, float], *, run_id: str, source: str, step: int | None, time_ms: int
-    ) -> None:
+    def log(self, values: dict[str, float], *, step: int | None, **_: object) -> None:
         if self.room == 0:
             raise OSError(28, "No space left on device")
         self.room -= 1
@@ -179,7 +160,7 @@ async def test_following_a_live_run_ends_with_it(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(tracking, "_LOOK_EVERY_S", 0.01)
     place = Place.at(tmp_path / "data")
     events = made_up_run()
-    await append(place, events[:80])
+    await append(place.data.root, events[:80])
     given: list[str] = []
     following = asyncio.ensure_future(
         asyncio.to_thread(track_run, place, RUN, Fails(1000, given), tmp_path / "out", follow=True)
@@ -187,9 +168,9 @@ async def test_following_a_live_run_ends_with_it(tmp_path: Path, monkeypatch: py
     async with asyncio.timeout(60):
         while not given:
             await asyncio.sleep(0)
-        await append(place, events[80:-1])
+        await append(place.data.root, events[80:-1])
         assert not following.done()
-        await append(place, [event for event in events[-1:] if isinstance(event, RunFinished)])
+        await append(place.data.root, [event for event in events[-1:] if isinstance(event, RunFinished)])
         done = await following
     assert done.update == 6
     values = {key: value for text in given for key, value in json.loads(text)[0].items()}
@@ -199,13 +180,6 @@ async def test_following_a_live_run_ends_with_it(tmp_path: Path, monkeypatch: py
 
 
 def test_the_archive_tells_the_same(place: Place, tmp_path: Path) -> None:
-    async def archive() -> None:
-        stop = asyncio.Event()
-        stop.set()
-        async with LocalLog.open(place.data.log) as log:
-            await run_archiver(log, place.archive, stop=stop)
-
-    asyncio.run(archive())
     track_run(place, RUN, "jsonl", tmp_path / "log")
     track_run(place, RUN, "jsonl", tmp_path / "archive", source="archive")
     assert by_content(lines(tmp_path / "log")) == by_content(lines(tmp_path / "archive"))

@@ -13,12 +13,11 @@ from typing import Any
 from tests.builders import made
 from tests.games.builders import ticking_clock
 from tests.log.harness import topics_of_one_partition
-from tests.services.streams.hosted_games import AnyProcessor
 from tests.services.workers.test_game_schedule import config
 from unstable_stream.algorithms.buffer import StepBuffer
+from unstable_stream.algorithms.update_decisions import admission, decide_update
 from unstable_stream.events import (
     Checkpoint,
-    DroppedStep,
     Event,
     GameStarted,
     LearnerUpdate,
@@ -28,24 +27,25 @@ from unstable_stream.events import (
     Step,
     checkpoint_uid,
     encode_event,
-    event_id,
 )
 from unstable_stream.games.opponents.scripted import scripted_player
 from unstable_stream.games.play import play_game
-from unstable_stream.games.players import Move, SampledTokens, TurnContext
+from unstable_stream.games.players import Move, Player, SampledTokens, TurnContext
 from unstable_stream.log.port import Consumer, EventLog, Record, StoredRecord, partition_for_key
 from unstable_stream.log.reading import events_to_end, read_to_end, readable_event
 from unstable_stream.log.records import event_from_record, record_from_event
+from unstable_stream.reward_transformations import build_sampling
 from unstable_stream.runs.config import ReinforceConfig, RunConfig
+from unstable_stream.runs.overlay import overlaid
 from unstable_stream.runs.recording import start_run
-from unstable_stream.services.streams.processors import rating_processor, reward_processor
+from unstable_stream.runs.sections import EnvConfig
+from unstable_stream.services.streams.processor import Processor
+from unstable_stream.services.streams.processors import RATINGS, REWARDS
 from unstable_stream.services.streams.service import run_processors
 
 ENVS = ("TicTacToe-v0-train", "ThreePlayerTicTacToe-v0-train")
 UPDATES = 3
 _PARTITIONS = {spec.name: spec.partitions for spec in topics_of_one_partition()}
-
-Change = Callable[[Event], Event]
 
 
 def small_config(**sections: Any) -> RunConfig:
@@ -63,9 +63,7 @@ def small_config(**sections: Any) -> RunConfig:
         },
         "model_pool": {"draw_probability": {ENVS[0]: 0.3}},
     }
-    for name, keys in sections.items():
-        values[name] = {**values.get(name, {}), **keys} if isinstance(keys, dict) else keys
-    return config(**values)
+    return config(**overlaid(values, sections))
 
 
 @dataclass
@@ -107,7 +105,6 @@ async def record_run(
     updates: bool = True,
     parent_update: int = 0,
     finish: bool = True,
-    change: Change = lambda event: event,
 ) -> RunConfig:
     """Record a run of :data:`UPDATES` updates, each after so many games.
 
@@ -122,12 +119,16 @@ async def record_run(
         updates: ``False``: the run ends before the first game.
         parent_update: the run is a fork of another at this update.
         finish: the run completes.
-        change: may alter steps, ratings and updates on their way to the log; not those of a host.
     """
     settings = settings if settings is not None else small_config()
     there = await log.topics()  # of a broker that other tests share
     await log.create_topics([spec for spec in topics_of_one_partition() if spec.name not in there])
-    await _start(log, settings, run_id, parent_update)
+    if parent_update:
+        config, parent = settings.model_dump(mode="json"), {"parent_run_id": "run-parent"}
+        began = made(RunStarted, run_id=run_id, config=config, parent_update=parent_update, **parent)
+        await _publish(log, [began])
+    else:
+        await start_run(log, settings, run_id)
     await _publish(log, [_checkpoint(run_id, number) for number in range(parent_update + 1)])
     learner = await _Learner.start(log, run_id, settings)
     processors = _Processors(run_id, settings)
@@ -143,71 +144,33 @@ async def record_run(
         if hosted:
             await process_run(log, run_id)
         else:
-            await _publish(log, [change(event) for event in processors.handle(played)])
+            await _publish(log, processors.handle(played))
         # Not all that is there: the learner takes what it has read by then.
-        await _publish(
-            log,
-            [
-                change(await learner.update(number, reads[min(number - parent_update, len(reads)) - 1])),
-                _checkpoint(run_id, number),
-            ],
-        )
+        update = await learner.update(number, reads[min(number - parent_update, len(reads)) - 1])
+        await _publish(log, [update, _checkpoint(run_id, number)])
         if number == restart_after:
             await learner.consumer.close()
             learner = await _Learner.start(log, run_id, settings)
     await learner.consumer.close()
     if finish:
-        await _publish(
-            log,
-            [made(RunFinished, run_id=run_id, occurred_at_ms=9)],
-        )
+        await _publish(log, [made(RunFinished, run_id=run_id, occurred_at_ms=9)])
     return settings
-
-
-async def _start(log: EventLog, settings: RunConfig, run_id: str, parent_update: int) -> None:
-    if parent_update == 0:
-        await start_run(log, settings, run_id)
-        return
-    started = made(
-        RunStarted,
-        run_id=run_id,
-        occurred_at_ms=0,
-        name=settings.name,
-        seed=settings.seed,
-        config=settings.model_dump(mode="json"),
-        parent_run_id="run-parent",
-        parent_update=parent_update,
-    )
-    await _publish(log, [started])
-
-
-def _makers(run_id: str, settings: RunConfig) -> Sequence[Callable[[], AnyProcessor]]:
-    return (
-        partial(
-            reward_processor,
-            run_id,
-            settings.rewards.final,
-            settings.rewards.step,
-            filter_opponent_invalid=settings.collector.filter_opponent_invalid,
-            step_texts=settings.step_texts,
-        ),
-        partial(rating_processor, run_id, settings.model_pool.draw_probability),
-    )
 
 
 class _Processors:
     """The folds without a host, one for each partition."""
 
     def __init__(self, run_id: str, settings: RunConfig) -> None:
-        self._makers = _makers(run_id, settings)
-        self._folds: dict[tuple[str, int], AnyProcessor] = {}
+        self._of = run_id, settings
+        self._specs = {topic: spec for spec in (REWARDS, RATINGS) for topic in spec.inputs}
+        self._folds: dict[tuple[str, int], Processor] = {}
 
     def handle(self, events: Sequence[Event]) -> list[Event]:
         outputs: list[Event] = []
         for event in events:
             at = (event.TOPIC, partition_for_key(event.key, _PARTITIONS[event.TOPIC]))
             if at not in self._folds:
-                (self._folds[at],) = (made for make in self._makers if event.TOPIC in (made := make()).inputs)
+                self._folds[at] = self._specs[event.TOPIC].make(*self._of)
             outputs += self._folds[at].handle(event)
         return outputs
 
@@ -223,9 +186,8 @@ async def copy_log(source: EventLog, target: EventLog, change: Callable[[StoredR
     """Copy every record to the same place of an empty log, but with the value that ``change`` returns."""
     await target.create_topics(topics_of_one_partition())
     for topic in await source.topics():
-        async for record in read_to_end(source, (topic,)):
-            copied = Record(topic, record.key, change(record), record.headers, record.timestamp_ms)
-            await target.append([copied])
+        records = [record async for record in read_to_end(source, (topic,))]
+        await target.append([Record(topic, r.key, change(r), r.headers, r.timestamp_ms) for r in records])
 
 
 def nth(number: int, kind: type[Event], change: Callable[[Any], Event]) -> Callable[[StoredRecord], bytes]:
@@ -253,24 +215,21 @@ async def play(run_id: str, settings: RunConfig, index: int, version: int) -> li
     env = settings.train_envs[index % len(settings.train_envs)]
     mine = index // len(settings.train_envs) % env.num_players
     mirror = index % 4 == 3
-    seats = []
-    for seat in range(env.num_players):
-        if seat == mine or mirror:
-            uid = checkpoint_uid(version)
-            parent = checkpoint_uid(version - 1) if version else None
-            seats.append(
-                Seat(
-                    seat=seat,
-                    model_uid=uid,
-                    kind="checkpoint",
-                    policy_version=version,
-                    parent_uid=parent,
-                    template="default",
-                    trained=True,
-                )
-            )
-        else:
-            seats.append(Seat(seat=seat, model_uid=f"fixed-{seat % 2}", kind="scripted"))
+    checkpoint = partial(
+        Seat,
+        model_uid=checkpoint_uid(version),
+        kind="checkpoint",
+        policy_version=version,
+        parent_uid=checkpoint_uid(version - 1) if version else None,
+        template="default",
+        trained=True,
+    )
+    seats = [
+        checkpoint(seat=seat)
+        if seat == mine or mirror
+        else Seat(seat=seat, model_uid=f"fixed-{seat % 2}", kind="scripted")
+        for seat in range(env.num_players)
+    ]
     started = made(
         GameStarted,
         run_id=run_id,
@@ -280,15 +239,9 @@ async def play(run_id: str, settings: RunConfig, index: int, version: int) -> li
         seed=2 * index,
         seats=tuple(seats),
     )
-    players = {
-        seat.seat: _Guesser(version)
-        if seat.kind == "checkpoint" or env.num_players > 2
-        else scripted_player("random-legal", env.env_id)
-        for seat in seats
-    }
     played = await play_game(
         started,
-        {seat.seat: _silent(players[seat.seat], seat.kind) for seat in seats},
+        {seat.seat: _player(seat, env, version) for seat in seats},
         max_turns=settings.collector.max_turns,
         now_ms=ticking_clock(),
         invalid_moves_allowed=settings.collector.invalid_moves_allowed,
@@ -296,18 +249,20 @@ async def play(run_id: str, settings: RunConfig, index: int, version: int) -> li
     return [started, *played.trajectories, played.outcome]
 
 
-def _silent(player: Any, kind: str) -> Any:
-    """A fixed opponent records no tokens."""
-    return player if kind == "checkpoint" else _Silent(player)
+def _player(seat: Seat, env: EnvConfig, version: int) -> Player:
+    if seat.kind == "checkpoint":
+        return _Guesser(version)
+    return _Silent(_Guesser(version) if env.num_players > 2 else scripted_player("random-legal", env.env_id))
 
 
 @dataclass
 class _Silent:
-    player: Any
+    """A fixed opponent records no tokens."""
+
+    player: Player
 
     async def move(self, turn: TurnContext) -> Move:
-        made = await self.player.move(turn)
-        return Move(made.action)
+        return Move((await self.player.move(turn)).action)
 
 
 def _checkpoint(run_id: str, iteration: int) -> Checkpoint:
@@ -320,60 +275,56 @@ def _checkpoint(run_id: str, iteration: int) -> Checkpoint:
     )
 
 
+@dataclass
 class _Learner:
     """What the learner service does about its buffer; it trains nothing."""
 
-    def __init__(self, run_id: str, settings: RunConfig, consumer: Consumer) -> None:
-        self._run_id = run_id
-        self._settings = settings
-        self.consumer = consumer
-        self._buffer = StepBuffer(
+    run_id: str
+    settings: RunConfig
+    consumer: Consumer
+    buffer: StepBuffer
+
+    @classmethod
+    async def start(cls, log: EventLog, run_id: str, settings: RunConfig) -> "_Learner":
+        """Start from what the log holds, as after a crash."""
+        buffer = StepBuffer(
             settings.max_buffer_size,
             strategy=settings.buffer.strategy,
             seed=settings.seed,
             max_staleness=settings.buffer.max_staleness,
             overflow_draws=settings.buffer.overflow_draws,
         )
-
-    @classmethod
-    async def start(cls, log: EventLog, run_id: str, settings: RunConfig) -> "_Learner":
-        """Start from what the log holds, as after a crash."""
-        learner = cls(run_id, settings, await log.consumer([Step.TOPIC]))
-        async for _, event in events_to_end(log, (LearnerUpdate.TOPIC,)):
-            if isinstance(event, LearnerUpdate) and event.run_id == run_id:
-                learner._buffer.apply(event)
-        return learner
+        async for _, event in events_to_end(log, (LearnerUpdate.TOPIC,), run_id=run_id):
+            if isinstance(event, LearnerUpdate):
+                buffer.apply(event)
+        return cls(run_id, settings, await log.consumer([Step.TOPIC]), buffer)
 
     async def update(self, number: int, reads: int) -> LearnerUpdate:
         """Draw the next batch as soon as there is one."""
         async with asyncio.timeout(120):
-            while self._buffer.available(number) < self._settings.learner.batch_size:
+            while self.buffer.available(number) < self.settings.learner.batch_size:
                 for record in await self.consumer.poll(max_records=reads, timeout_s=0.2):
                     step = readable_event(record)
-                    if isinstance(step, Step) and step.run_id == self._run_id:
-                        self._buffer.add(step)
+                    if isinstance(step, Step) and step.run_id == self.run_id:
+                        self.buffer.add(step)
         positions = {str(at): offset for at, offset in sorted(self.consumer.positions().items())}
-        batch = self._buffer.get_batch(self._settings.learner.batch_size, number)
-        algorithm = self._settings.algorithm
+        algorithm, learner = self.settings.algorithm, self.settings.learner
         assert isinstance(algorithm, ReinforceConfig)
-        drops = algorithm.truncated_turns == "drop"
-        truncated = [step.event_id for step in batch.steps if step.truncated and drops]
-        staleness = [number - 1 - step.policy_version for step in batch.steps]
-        return LearnerUpdate(
-            event_id=event_id(self._run_id, "learner-update", number),
-            run_id=self._run_id,
+        admit = partial(
+            admission, max_train_len=learner.max_train_len, truncated_turns=algorithm.truncated_turns
+        )
+        transform = build_sampling(list(self.settings.rewards.sampling))
+        decision = decide_update(self.buffer, learner.batch_size, number, transform, admit)
+        metrics = ("staleness_mean", "staleness_max", "reward_mean", "buffer_size")
+        return made(
+            LearnerUpdate,
+            run_id=self.run_id,
             occurred_at_ms=number,
             update=number,
-            step_ids=tuple(step.event_id for step in batch.steps if step.event_id not in truncated),
-            dropped=(*batch.dropped, *(DroppedStep(step_id, "truncated") for step_id in truncated)),
+            step_ids=decision.trained_ids,
+            dropped=decision.dropped,
             loss=0.5,
-            metrics={
-                "loss": 0.5,
-                "staleness_mean": sum(staleness) / len(staleness),
-                "staleness_max": float(max(staleness)),
-                "reward_mean": sum(step.reward for step in batch.steps) / len(batch.steps),
-                "buffer_size": float(self._buffer.size()),
-            },
+            metrics={"loss": 0.5} | {name: decision.metrics[name] for name in metrics},
             model_uid=checkpoint_uid(number),
             positions=positions,
         )

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from collections.abc import Callable, Collection
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import msgspec
@@ -44,20 +45,16 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def repeat(
-    directory: Path,
-    updates: int | None = None,
-    change: Callable[[StoredRecord], bytes] | None = None,
+    directory: Path, updates: int | None = None, change: Callable[[StoredRecord], bytes] | None = None
 ) -> TrainingRepeated:
-    located = DataDir(directory).located
-    async with new_log(directory) as log:
+    async with AsyncExitStack() as opened:
+        log = await opened.enter_async_context(new_log(directory))
         if change is not None:
-            async with new_log(directory / "changed") as copy:
-                await copy_log(log, copy, change)
-                evidence = await Evidence.read(copy, RUN)
-                checkpoints = (await evidence.ledger()).checkpoints
-                return await repeat_training(evidence, checkpoints, updates=updates, located=located)
+            whole, log = log, await opened.enter_async_context(new_log(directory / "changed"))
+            await copy_log(whole, log, change)
         evidence = await Evidence.read(log, RUN)
         checkpoints = (await evidence.ledger()).checkpoints
+        located = DataDir(directory).located
         return await repeat_training(evidence, checkpoints, updates=updates, located=located)
 
 

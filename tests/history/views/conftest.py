@@ -1,6 +1,7 @@
 """An archive of two made-up runs, one of whose models tries to write itself into the page."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -46,19 +47,11 @@ def _with_attack(event: Event) -> Event:
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "archive.duckdb"
     events = [_with_attack(event) for event in made_up_run()]
-    rejected = made(
-        RecordRejected,
-        event_id=event_id("run-a", "record-rejected", "learner", "steps", 1, 5),
-        run_id="run-a",
-        occurred_at_ms=1_700_000_000_000,
-        partition=1,
-        offset=5,
-        reason="EventDecodeError: malformed <b>JSON</b>",
-    )
+    of_run: dict[str, Any] = {"run_id": "run-a", "occurred_at_ms": 1_700_000_000_000}
+    reason = "EventDecodeError: malformed <b>JSON</b>"
+    rejected = made(RecordRejected, partition=1, offset=5, reason=reason, **of_run)
     warning = CollapseWarning(
         event_id=event_id("run-a", "collapse-warning", "5", "legal_fraction"),
-        run_id="run-a",
-        occurred_at_ms=1_700_000_000_000,
         update=5,
         began=3,
         fork_at=2,
@@ -67,18 +60,12 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
         value=0.6,
         reference=0.97,
         text="60% of the answers are legal moves, down from 97%",
+        **of_run,
     )
     lost = PartChanged(
-        event_id="lost",
-        run_id="run-a",
-        occurred_at_ms=1_700_000_000_000,
-        part="rollout-1",
-        change="lost",
-        host="gpu-3",
-        reason="preempted",
+        event_id="lost", part="rollout-1", change="lost", host="gpu-3", reason="preempted", **of_run
     )
+    unfinished = made_up_run("run-b", updates=2, finished=False)
     with ArchiveWriter(path) as writer:
-        writer.write(
-            stored([*events, rejected, warning, lost, *made_up_run("run-b", updates=2, finished=False)])
-        )
+        writer.write(stored([*events, rejected, warning, lost, *unfinished]))
     return path

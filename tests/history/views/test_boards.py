@@ -11,9 +11,7 @@ def game(env_id: str, actions: Sequence[str], *, refused: Sequence[int] = (), se
         TranscriptMove(turn, turn % 2, action, turn not in refused, sees or None, None, None, None)
         for turn, action in enumerate(actions)
     ]
-    return Transcript(
-        "g", "r", "finished", "train", 0, env_id, 1, None, None, None, None, None, None, (), moves
-    )
+    return Transcript("g", "r", "finished", "train", 0, env_id, 1, *(None,) * 6, (), moves)
 
 
 def test_marks_go_where_the_moves_say() -> None:

@@ -1,16 +1,16 @@
 """What is shown: the right numbers under the right names, thinned where there are too many."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from unstable_stream.history.views.report.charts import MOST_POINTS, Chart
 from unstable_stream.history.views.report.figures import figure_json
-from unstable_stream.history.views.report.ratings import MOST_MODELS
 from unstable_stream.history.views.report.reading import RunFacts, read_run
-from unstable_stream.history.views.report.sections import build_sections
+from unstable_stream.history.views.report.sections import MOST_MODELS, build_sections
 
 
 @pytest.fixture(scope="module")
@@ -106,25 +106,18 @@ def _long_run(facts: RunFacts) -> RunFacts:
     return replace(facts, models=models, ladder=ladder, payoff=payoff)
 
 
-def test_a_long_ladder_has_the_best_the_newest_and_the_fixed_and_says_so(facts: RunFacts) -> None:
-    chart = _charts(_long_run(facts))["ladder-0"]
+def test_of_many_models_the_best_the_newest_and_the_fixed_are_shown(facts: RunFacts) -> None:
+    charts = _charts(_long_run(facts))
     best = [f"ckpt-{version:06d}" for version in range(198, 170, -1)]
-    assert list(reversed(chart.series[0].x)) == [*best, "ckpt-000199", "random"]
-    assert f"{MOST_MODELS} of 201 players are shown" in chart.says
-    assert "players are shown" not in _charts(facts)["ladder-0"].says
-
-
-def test_a_large_payoff_matrix_has_those_who_met_and_says_so(facts: RunFacts) -> None:
-    chart = _charts(_long_run(facts))["payoff-0"]
-    matrix = chart.matrix
+    assert list(reversed(charts["ladder-0"].series[0].x)) == [*best, "ckpt-000199", "random"]
+    matrix = charts["payoff-0"].matrix
     assert matrix is not None
-    assert len(matrix.names) == MOST_MODELS
-    assert list(matrix.names) == sorted(matrix.names), "checkpoints by age, then the others"
-    assert f"{MOST_MODELS} of 201 players are shown" in chart.says
+    assert list(matrix.names) == [*reversed(best), "ckpt-000199", "random"], "checkpoints by age"
     filled = [sum(value is not None for value in row) for row in matrix.values]
-    assert min(filled) >= 2
-    # An even selection of 30 by age, as of 200 checkpoints that met three others each, fills next to nothing.
-    assert sum(filled) >= 3 * MOST_MODELS
+    assert sum(filled) >= 2 * MOST_MODELS, "the best are neighbours, which met each other"
+    for key in ("ladder-0", "payoff-0"):
+        assert f"{MOST_MODELS} of 201 players are shown" in charts[key].says
+        assert "players are shown" not in _charts(facts)[key].says
 
 
 def test_names_are_no_markup_in_a_figure(facts: RunFacts) -> None:
@@ -145,10 +138,5 @@ def test_an_infinite_loss_is_a_gap(facts: RunFacts) -> None:
 
 
 def test_a_run_without_anything_has_no_charts(facts: RunFacts) -> None:
-    names = (
-        *("opponents", "curve", "exploitability", "updates", "steps", "ratios"),
-        *("ladder", "payoff"),
-    )
-    nothing: dict[str, list[dict[str, object]]] = {name: [] for name in names}
-    empty = replace(facts, **nothing, ladder_over_time=[], models=[], throughput=[])  # type: ignore[arg-type]
-    assert build_sections([empty]) == []
+    nothing: dict[str, Any] = {each.name: () for each in fields(facts) if each.default == ()}
+    assert build_sections([replace(facts, **nothing)]) == []

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -27,7 +27,7 @@ def render(found: Provenance, back: int, ahead: int) -> RenderableType:
     for direction, heading in _HEADINGS.items():
         tree = Tree(Text(heading, style="bold"), guide_style="dim")
         depth = back if direction is Direction.BECAUSE else ahead
-        _grow(tree, found, root, direction, depth, {found.root})
+        _Growth(found, direction, {found.root}).grow(tree, root, depth)
         if tree.children:
             parts += [Text(), tree]
     if len(parts) == len(about):
@@ -35,45 +35,39 @@ def render(found: Provenance, back: int, ahead: int) -> RenderableType:
     return Group(*parts)
 
 
-def _grow(
-    tree: Tree, found: Provenance, node: Node, direction: Direction, depth: int, told: set[NodeKey]
-) -> None:
-    """Add the linked nodes; a node is described once and only named after that."""
-    for link in node.links:
-        if link.direction is not direction:
-            continue
-        if link.total == 1:
-            _add(tree, found, link.ends[0], direction, depth, told, words=link.relation)
-            continue
-        branch = tree.add(Text(f"{link.relation} {_plural(link)}", style="bold"))
-        for end in link.ends:
-            _add(branch, found, end, direction, depth, told)
-        if link.total > len(link.ends):
-            branch.add(Text(f"… {link.total - len(link.ends):,} more", style="dim"))
+class _Growth(NamedTuple):
+    """The tree of one direction as it grows. A node is described once and only named after that."""
 
+    found: Provenance
+    direction: Direction
+    told: set[NodeKey]
 
-def _add(
-    tree: Tree,
-    found: Provenance,
-    end: End,
-    direction: Direction,
-    depth: int,
-    told: set[NodeKey],
-    words: str = "",
-) -> None:
-    node = found.nodes[end.key]
-    label = Text(f"{words} " if words else "", style="bold")
-    label.append_text(_title(node))
-    if end.note:
-        label.append(f"  {end.note}", style="yellow")
-    if end.key in told:
-        label.append("  (told above)", style="dim")
-        tree.add(label)
-        return
-    told.add(end.key)
-    branch = tree.add(Group(label, *_about(node)))
-    if depth > 1:
-        _grow(branch, found, node, direction, depth - 1, told)
+    def grow(self, tree: Tree, node: Node, depth: int) -> None:
+        """Add the nodes that a node is linked to."""
+        for link in node.links:
+            if link.direction is not self.direction:
+                continue
+            if link.total == 1:
+                self._add(tree, link.ends[0], depth, f"{link.relation} ")
+                continue
+            branch = tree.add(Text(f"{link.relation} {_plural(link)}", style="bold"))
+            for end in link.ends:
+                self._add(branch, end, depth)
+            if link.total > len(link.ends):
+                branch.add(Text(f"… {link.total - len(link.ends):,} more", style="dim"))
+
+    def _add(self, tree: Tree, end: End, depth: int, words: str = "") -> None:
+        node = self.found.nodes[end.key]
+        label = Text(words, style="bold").append_text(_title(node))
+        if end.note:
+            label.append(f"  {end.note}", style="yellow")
+        if end.key in self.told:
+            tree.add(label.append("  (told above)", style="dim"))
+            return
+        self.told.add(end.key)
+        branch = tree.add(Group(label, *_about(node)))
+        if depth > 1:
+            self.grow(branch, node, depth - 1)
 
 
 def _plural(link: Link) -> str:

@@ -7,10 +7,9 @@ transformations. The recorded steps do not change. The new rewards are a labelle
 """
 
 import time
-from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -24,11 +23,11 @@ from unstable_stream.extensions import confined
 from unstable_stream.history.hindsight.rerate import COLUMN_TYPES, find_archived_run
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.stores.archive_address import ArchiveAddress
-from unstable_stream.reward_transformations import RewardProcessor, build_sampling
+from unstable_stream.reward_transformations import build_sampling
 from unstable_stream.runs.config import RewardConfig, RunConfig, parse_config, read_toml
 from unstable_stream.runs.starts import run_events
-from unstable_stream.services.streams.processors import reward_processor
-from unstable_stream.version import __version__
+from unstable_stream.services.streams.processor import Processor
+from unstable_stream.services.streams.processors import REWARDS
 
 
 class Advantage(NamedTuple):
@@ -43,13 +42,6 @@ class Advantage(NamedTuple):
     advantage_used: float
 
 
-class _Update(NamedTuple):
-    model: str | None
-    number: int
-    size: int
-    """Of its batch."""
-
-
 class _Member(NamedTuple):
     place: int
     role: str
@@ -57,64 +49,60 @@ class _Member(NamedTuple):
     new: Step
 
 
-class TrainedBatches:
+class _TrainedBatches:
     """First pass all updates, then call :meth:`seal`, then pass every step with both rewards.
 
-    It holds the steps of incomplete batches, and 24 bytes for every trained step.
+    It holds the steps of incomplete batches, and 16 bytes for every trained step.
     """
 
-    def __init__(self, used: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, *settings: Sequence[Mapping[str, Any]]) -> None:
         """Take the used sampling transformations and the new ones; raises :class:`ConfigError`."""
-        self._settings = (list(used), list(new))
-        self._of_model: dict[str | None, tuple[SamplingTransform, SamplingTransform]] = {None: self._build()}
+        self._settings = [list(each) for each in settings]
+        self._of_model: dict[str | None, list[SamplingTransform]] = {None: self._build()}
         """Of each trained model, the used transformations and the new ones: they may have a state."""
         self._ids = IdTable()
-        self._updates: list[_Update] = []
-        self._of_step = array("i")
-        """Of each step, the place of its update in the list."""
-        self._places = array("i")
-        self._known: set[tuple[str | None, int]] = set()
+        self._updates: dict[tuple[str | None, int], int] = {}
+        """By model and number, the place of the first of its steps among all."""
+        self._firsts = [0]
         self._open: dict[int, list[_Member]] = {}
         self.done = 0
         """The number of complete batches."""
 
-    def _build(self) -> tuple[SamplingTransform, SamplingTransform]:
-        used, new = self._settings
-        return build_sampling(used), build_sampling(new)
+    def _build(self) -> list[SamplingTransform]:
+        return [build_sampling(each) for each in self._settings]
 
     def expect(self, update: LearnerUpdate) -> None:
         """Add the steps that an update drew; an update passed twice counts once."""
-        if (update.model, update.update) in self._known:
-            return
-        self._known.add((update.model, update.update))
-        drawn = drawn_ids(update)
-        for place, step_id in enumerate(drawn):
-            self._ids.add(step_id)
-            self._of_step.append(len(self._updates))
-            self._places.append(place)
-        self._updates.append(_Update(update.model, update.update, len(drawn)))
+        key = update.model, update.update
+        if key not in self._updates:
+            drawn = drawn_ids(update)
+            for step_id in drawn:
+                self._ids.add(step_id)
+            self._updates[key] = self._firsts[-1]
+            self._firsts.append(self._firsts[-1] + len(drawn))
 
     def seal(self) -> None:
         """Sort the steps; no update may be added after this."""
         self._ids.seal()
+        self._names = list(self._updates)
 
     def add(self, used: Sequence[Step], new: Sequence[Step], role: str) -> list[Advantage]:
         """Add a trajectory's steps; return the advantages of the batches that are complete now."""
-        numbers = self._ids.find([step.event_id for step in used])
+        places = self._ids.find([step.event_id for step in used])
         advantages = []
-        for number, before, after in zip(numbers, used, new, strict=True):
-            if number < 0:
+        for place, before, after in zip(places, used, new, strict=True):
+            if place < 0:
                 continue
-            update = self._of_step[number]
-            members = self._open.setdefault(update, [])
-            members.append(_Member(self._places[number], role, before, after))
-            if len(members) == self._updates[update].size:
-                advantages += self._close(update)
+            number = bisect_right(self._firsts, place) - 1
+            members = self._open.setdefault(number, [])
+            members.append(_Member(place, role, before, after))
+            if len(members) == self._firsts[number + 1] - self._firsts[number]:
+                advantages += self._close(number)
         return advantages
 
     def _close(self, number: int) -> list[Advantage]:
         members = sorted(self._open.pop(number), key=lambda member: member.place)
-        model, update, _ = self._updates[number]
+        model, update = self._names[number]
         self.done += 1
         if model not in self._of_model:
             self._of_model[model] = self._build()
@@ -233,98 +221,68 @@ async def rederive(
         ConfigError: a transformation is unknown, or returned something that is no reward.
     """
     began = time.perf_counter()
-    rederiving = _Rederiving(run_id, config, rewards, out)
+    batches = _TrainedBatches(config.rewards.sampling, rewards.sampling)
     async for _, event in run_events(log, (LearnerUpdate.TOPIC,), run_id):
         if isinstance(event, LearnerUpdate):
-            rederiving.batches.expect(event)
-    rederiving.batches.seal()
+            batches.expect(event)
+    batches.seal()
+    configs = config, config.model_copy(update={"rewards": rewards})
+    processors: dict[int, list[Processor]] = {}
+    steps: list[tuple[Any, ...]] = []
+    advantages: list[tuple[Any, ...]] = []
+
+    def write() -> None:
+        out.write_rows("steps", _STEPS, steps)
+        out.write_rows("advantages", _ADVANTAGES, advantages)
+        steps.clear()
+        advantages.clear()
+
     done = 0
     async for record, event in run_events(log, (Trajectory.TOPIC,), run_id):
-        if isinstance(event, Trajectory):
-            rederiving.apply(record.partition, event)
-            done += 1
-            if not done % _TOLD_EVERY:
-                on_progress(done)
-    rederiving.flush()
+        if not isinstance(event, Trajectory):
+            continue
+        if record.partition not in processors:
+            # Each partition has its own state, as in the live run.
+            processors[record.partition] = [REWARDS.make(run_id, each) for each in configs]
+        done += 1
+        if not done % _TOLD_EVERY:
+            on_progress(done)
+        try:
+            used, new = (_shaped(processor, event) for processor in processors[record.partition])
+        except EventError:
+            continue  # the record was set aside when it was first read
+        role = event.role or f"seat {event.seat}"
+        steps += [_row(role, before, after) for before, after in zip(used, new, strict=True)]
+        advantages += [(run_id, *each) for each in batches.add(used, new, role)]
+        if len(steps) >= _CHUNK_ROWS:
+            write()
+    write()
     out.finish_tables()
     changes = [RewardChange(*row) for row in out.query(_SUMMARY).rows]
-    overall = {change.stage: change for change in changes if change.role == "*"}
-    out.about.update(
-        kind="rederive",
-        run_id=run_id,
-        package_version=__version__,
-        made_at=datetime.now(tz=UTC).isoformat(timespec="seconds"),
-        rewards=rewards.model_dump(mode="json"),
-        rewards_used=config.rewards.model_dump(mode="json"),
-    )
+    overall = next((change for change in changes if (change.stage, change.role) == ("step", "*")), None)
+    both = {"rewards": rewards, "rewards_used": config.rewards}
+    out.describe("rederive", run_id, **{name: each.model_dump(mode="json") for name, each in both.items()})
     return Rederived(
         run_id=run_id,
-        steps=overall["step"].steps if overall else 0,
-        differing=overall["step"].differing if overall else 0,
-        updates=rederiving.batches.done,
+        steps=overall.steps if overall else 0,
+        differing=overall.differing if overall else 0,
+        updates=batches.done,
         seconds=time.perf_counter() - began,
         changes=changes,
     )
 
 
-class _Rederiving:
-    def __init__(self, run_id: str, config: RunConfig, rewards: RewardConfig, out: LabelledSet) -> None:
-        self._run_id = run_id
-        self._config = config
-        self._rewards = rewards
-        self._out = out
-        self._processors: dict[int, tuple[RewardProcessor, RewardProcessor]] = {}
-        self._rows: list[tuple[Any, ...]] = []
-        self._advantages: list[tuple[Any, ...]] = []
-        self.batches = TrainedBatches(config.rewards.sampling, rewards.sampling)
-
-    def _make(self, rewards: RewardConfig) -> RewardProcessor:
-        return reward_processor(
-            self._run_id,
-            rewards.final,
-            rewards.step,
-            filter_opponent_invalid=self._config.collector.filter_opponent_invalid,
-            step_texts=self._config.model_copy(update={"rewards": rewards}).step_texts,
-        )
-
-    def apply(self, partition: int, event: Trajectory) -> None:
-        """Shape one trajectory in both ways."""
-        pair = self._processors.get(partition)
-        if pair is None:
-            # Each partition has its own state, as in the live run.
-            pair = self._make(self._config.rewards), self._make(self._rewards)
-            self._processors[partition] = pair
-        try:
-            used, new = (
-                [step for step in processor.handle(event) if isinstance(step, Step)] for processor in pair
-            )
-        except EventError:
-            return  # the record was set aside when it was first read
-        role = event.role or f"seat {event.seat}"
-        for before, after in zip(used, new, strict=True):
-            values = {
-                "run_id": self._run_id,
-                "step_id": after.event_id,
-                "role": role,
-                "final_reward_used": before.final_reward,
-                "reward_used": before.reward,
-            }
-            row = (values[name] if name in values else getattr(after, name) for name in _STEPS)
-            self._rows.append(tuple(row))
-        self._advantages += [(self._run_id, *each) for each in self.batches.add(used, new, role)]
-        if len(self._rows) >= _CHUNK_ROWS:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write the gathered rows, even if there are none, so that the tables exist."""
-        _write(self._out, "steps", _STEPS, self._rows)
-        _write(self._out, "advantages", _ADVANTAGES, self._advantages)
-        self._rows, self._advantages = [], []
+def _shaped(processor: Processor, event: Trajectory) -> list[Step]:
+    return [step for step in processor.handle(event) if isinstance(step, Step)]
 
 
-def _write(out: LabelledSet, table: str, schema: Mapping[str, str], rows: list[tuple[Any, ...]]) -> None:
-    columns = zip(*rows, strict=True) if rows else ([] for _ in schema)
-    out.write(table, schema, {name: list(values) for name, values in zip(schema, columns, strict=True)})
+def _row(role: str, used: Step, new: Step) -> tuple[Any, ...]:
+    """Return a row of the table ``steps``."""
+    return (
+        *(new.run_id, new.event_id, new.trajectory_id, new.game_id, new.env_id, new.seat, role),
+        *(new.turn_index, new.model_uid, new.policy_version, new.raw_reward),
+        *(new.final_reward, used.final_reward, new.reward, used.reward),
+    )
 
 
 _UPDATE: Final = """

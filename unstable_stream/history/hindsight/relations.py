@@ -61,22 +61,34 @@ class Relation:
 def _column(
     words: str,
     kind: str,
-    parent: str,
+    given: str,
     id_: str,
-    table: str,
     *,
     note: str = "NULL",
     place: str = "0",
-    where: str = "",
+    where: str = "true",
     of_same_game: bool = False,
 ) -> Relation:
-    """Return the relation of two columns of a table: of the ends named ``parent``, what ``id_`` names."""
+    """Return the relation from ``given``, a column after the name of its table, to another one, ``id_``."""
+    table, _, parent = given.partition(".")
     near = f"AND {_NEAR} " if table in ("steps", "trajectories") else ""
     sql = (
         f"SELECT {parent} AS parent, run_id, {id_} AS id, {note} AS note, {place} AS place FROM {table} "
-        f"WHERE run_id = $run {near}AND {parent} IN {_GIVEN} {where}"
+        f"WHERE run_id = $run {near}AND {parent} IN {_GIVEN} AND {id_} IS NOT NULL AND {where}"
     )
     return Relation(words, kind, sql, of_same_game)
+
+
+def _update_of(words: str, number: str) -> Relation:
+    """Return the relation of a checkpoint ``c`` and the update of its model with this number."""
+    sql = f"""
+        SELECT c.model_uid AS parent, u.run_id, concat_ws('/', u.model, u.update) AS id, NULL AS note,
+            u.update AS place
+        FROM checkpoints AS c JOIN updates AS u
+            ON u.run_id = c.run_id AND u.update = {number} AND u.model IS NOT DISTINCT FROM c.model
+        WHERE c.run_id = $run AND c.model_uid IN {_GIVEN}
+    """
+    return Relation(words, "update", sql)
 
 
 _UPDATE_ID = "concat_ws('/', model, update)"
@@ -100,25 +112,8 @@ _BECAUSE: Final[Mapping[str, tuple[Relation, ...]]] = {
         ),
     ),
     "checkpoint": (
-        Relation(
-            "was made by",
-            "update",
-            f"""
-            SELECT c.model_uid AS parent, u.run_id, concat_ws('/', u.model, u.update) AS id, NULL AS note,
-                0 AS place
-            FROM checkpoints AS c JOIN updates AS u
-                ON u.run_id = c.run_id AND u.update = c.iteration AND u.model IS NOT DISTINCT FROM c.model
-            WHERE c.run_id = $run AND c.model_uid IN {_GIVEN}
-            """,
-        ),
-        _column(
-            "was trained from",
-            "checkpoint",
-            "model_uid",
-            "parent_uid",
-            "checkpoints",
-            where="AND parent_uid IS NOT NULL",
-        ),
+        _update_of("was made by", "c.iteration"),
+        _column("was trained from", "checkpoint", "checkpoints.model_uid", "parent_uid"),
     ),
     "update": (
         Relation(
@@ -137,26 +132,24 @@ _BECAUSE: Final[Mapping[str, tuple[Relation, ...]]] = {
         Relation("dropped", "step", _UPDATE_STEPS + "'dropped'"),
     ),
     "step": (
-        _column("was a move in", "game", "step_id", "game_id", "steps", of_same_game=True),
-        _column("was sampled by", "checkpoint", "step_id", "model_uid", "steps"),
+        _column("was a move in", "game", "steps.step_id", "game_id", of_same_game=True),
+        _column("was sampled by", "checkpoint", "steps.step_id", "model_uid"),
     ),
     "trajectory": (
         _column(
             "was a seat of",
             "game",
-            "trajectory_id",
+            "trajectories.trajectory_id",
             "game_id",
-            "trajectories",
             note="'seat ' || seat",
             of_same_game=True,
         ),
         _column(
             "was played by",
             "checkpoint",
-            "trajectory_id",
+            "trajectories.trajectory_id",
             "model_uid",
-            "trajectories",
-            where="AND policy_version IS NOT NULL",
+            where="policy_version IS NOT NULL",
         ),
     ),
     "game": (
@@ -173,11 +166,11 @@ _BECAUSE: Final[Mapping[str, tuple[Relation, ...]]] = {
             """,
         ),
     ),
-    "rating": (_column("was given for", "game", "event_id", "value->>'$.game_id'", "events"),),
+    "rating": (_column("was given for", "game", "events.event_id", "value->>'$.game_id'"),),
 }
 _LED_TO: Final[Mapping[str, tuple[Relation, ...]]] = {
     "run": (
-        _column("made", "checkpoint", "run_id", "model_uid", "checkpoints", place="-iteration"),
+        _column("made", "checkpoint", "checkpoints.run_id", "model_uid", place="-iteration"),
         Relation(
             "was forked into",
             "run",
@@ -186,17 +179,7 @@ _LED_TO: Final[Mapping[str, tuple[Relation, ...]]] = {
         ),
     ),
     "checkpoint": (
-        Relation(
-            "was the start of",
-            "update",
-            f"""
-            SELECT c.model_uid AS parent, u.run_id, concat_ws('/', u.model, u.update) AS id, NULL AS note,
-                u.update AS place
-            FROM checkpoints AS c JOIN updates AS u
-                ON u.run_id = c.run_id AND u.update = c.iteration + 1 AND u.model IS NOT DISTINCT FROM c.model
-            WHERE c.run_id = $run AND c.model_uid IN {_GIVEN}
-            """,
-        ),
+        _update_of("was the start of", "c.iteration + 1"),
         Relation(
             "sampled moves trained on by",
             "update",
@@ -211,9 +194,8 @@ _LED_TO: Final[Mapping[str, tuple[Relation, ...]]] = {
         _column(
             "played in",
             "game",
-            "model_uid",
+            "seats.model_uid",
             "game_id",
-            "seats",
             note="'seat ' || seat || ': ' || result",
             place="(split, finished_at, seat)",
         ),
@@ -228,47 +210,35 @@ _LED_TO: Final[Mapping[str, tuple[Relation, ...]]] = {
             """,
         ),
     ),
-    "update": (
-        _column("made", "checkpoint", _UPDATE_ID, "model_uid", "updates", where="AND model_uid IS NOT NULL"),
-    ),
+    "update": (_column("made", "checkpoint", f"updates.{_UPDATE_ID}", "model_uid"),),
     "step": (
         _column(
             "was trained on by",
             "update",
-            "step_id",
+            "update_steps.step_id",
             _UPDATE_ID,
-            "update_steps",
             note="'at place ' || batch_position || ' of the batch'",
             place="update",
-            where="AND fate = 'trained'",
+            where="fate = 'trained'",
         ),
         _column(
             "was dropped by",
             "update",
-            "step_id",
+            "update_steps.step_id",
             _UPDATE_ID,
-            "update_steps",
             note="reason",
             place="update",
-            where="AND fate = 'dropped'",
+            where="fate = 'dropped'",
         ),
     ),
     "trajectory": (
-        _column("became", "step", "trajectory_id", "step_id", "steps", place="turn_index", of_same_game=True),
+        _column("became", "step", "steps.trajectory_id", "step_id", place="turn_index", of_same_game=True),
     ),
     "game": (
-        _column(
-            "became", "step", "game_id", "step_id", "steps", place="(turn_index, seat)", of_same_game=True
-        ),
+        _column("became", "step", "steps.game_id", "step_id", place="(turn_index, seat)", of_same_game=True),
     ),
 }
 RELATIONS: Final = {"because": _BECAUSE, "led-to": _LED_TO}
-
-GAMES_OF_POLICIES: Final = """
-    SELECT min(game_index), max(game_index) FROM steps
-    WHERE run_id = $run AND policy_version BETWEEN $oldest AND $newest
-"""
-"""The first and last game in which policies from ``$oldest`` to ``$newest`` made a move."""
 
 DESCRIPTIONS: Final[Mapping[str, str]] = {
     "run": f"""
@@ -364,7 +334,7 @@ SUMMARIES: Final[Mapping[str, str]] = {
         WITH chosen AS (
             SELECT s.* FROM update_steps AS u JOIN steps AS s USING (step_id)
             WHERE u.run_id = $run AND s.run_id = $run AND {_is_given("u.")}
-                AND u.fate = 'trained' AND s.{_NEAR}
+                AND u.fate = 'trained'
         ),
         met AS (
             SELECT t.opponents, c.game_id FROM chosen AS c

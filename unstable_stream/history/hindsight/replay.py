@@ -6,6 +6,7 @@ take them. :mod:`unstable_stream.history.hindsight.offline` trains on replayed s
 
 import asyncio
 import base64
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -40,10 +41,6 @@ async def paced(
         now: the clock, in seconds.
         sleep: waits so many seconds on that clock.
     """
-    if speed is None:
-        async for piece in history:
-            yield piece
-        return
     first_ms: int | None = None
     latest_ms = 0
     began = 0.0
@@ -55,13 +52,12 @@ async def paced(
             # A record with an earlier time than the one before is due at once: offsets decide the order in a
             # partition.
             latest_ms = max(latest_ms, record.timestamp_ms)
-            wait_s = began + (latest_ms - first_ms) / 1000 / speed - now()
-            if wait_s > _SHORTEST_SLEEP_S:
+            due_s = began + (latest_ms - first_ms) / 1000 / (speed or math.inf)
+            if due_s - now() > _SHORTEST_SLEEP_S:
                 if due:
                     yield Merged(due, piece.read)
                     due = []
-                    wait_s = began + (latest_ms - first_ms) / 1000 / speed - now()
-                if wait_s > 0:
+                if (wait_s := due_s - now()) > 0:
                     await sleep(wait_s)
             due.append(record)
         yield Merged(due, piece.read)
@@ -134,12 +130,8 @@ async def copy_into(
     count = 0
     async for piece in history:
         if piece.records:
-            await target.append(
-                [
-                    Record(record.topic, record.key, record.value, record.headers, record.timestamp_ms)
-                    for record in piece.records
-                ]
-            )
+            copied = [Record(r.topic, r.key, r.value, r.headers, r.timestamp_ms) for r in piece.records]
+            await target.append(copied)
         count += len(piece.records)
     return count
 
@@ -184,18 +176,18 @@ async def rehearse(
             limit = len(pending)
             while pending:
                 attempt = await worker.attempt(pending[:limit])
+                if attempt.failure is not None and attempt.failure.index > 0:
+                    limit = attempt.failure.index  # those before it once more, without it
+                    continue
                 if attempt.failure is None:
                     done.handled += attempt.handled
                     done.emitted += len(attempt.metrics)
                     on_metrics(attempt.metrics)
-                    pending = pending[limit:]
-                elif attempt.failure.index > 0:
-                    limit = attempt.failure.index
-                    continue
                 else:
                     done.failed += 1
                     done.first_failure = done.first_failure or f"{pending[0]}: {attempt.failure.reason}"
-                    pending = pending[1:]
+                    limit = 1
+                pending = pending[limit:]
                 limit = len(pending)
     finally:
         await worker.close()

@@ -6,9 +6,10 @@ change. The new ones are a labelled set beside the archive (:mod:`unstable_strea
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime
-from typing import Any, Final
+from dataclasses import asdict, astuple, dataclass, fields
+from itertools import accumulate, groupby
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import numpy as np
@@ -27,7 +28,6 @@ from unstable_stream.model_pool.systems import RatingSystem
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.overlay import as_recorded
 from unstable_stream.runs.starts import run_events
-from unstable_stream.version import __version__
 
 _RATINGS: Final = {
     "run_id": "VARCHAR",
@@ -57,13 +57,8 @@ class Scopes:
     overall: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class UsedRating:
-    """A recorded rating."""
-
-    mu: float
-    sigma: float
-    games: int
+_Used: TypeAlias = Mapping[tuple[str, str], tuple[float, float, int]]
+"""Recorded ratings by environment and model: mu, sigma, games."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,25 +143,17 @@ class Rater:
             },
         )
 
-    def finish(self, used: Mapping[tuple[str, str], UsedRating], source: str) -> Rerated:
-        """Compare with the recorded ratings, by environment and model; write the comparison."""
+    def finish(self, used: _Used, source: str) -> Rerated:
+        """Compare with the recorded ratings; write the comparison."""
         ranks = _ranks(used)
-        models = [
-            Compared(
-                env_id=new.env_id,
-                rank=new.rank,
-                model_uid=new.model_uid,
-                mu=new.mu,
-                sigma=new.sigma if self._system.uncertain else None,
-                games=new.games,
-                rank_used=ranks.get((new.env_id, new.model_uid)),
-                mu_used=old.mu if old else None,
-                sigma_used=old.sigma if old else None,
-                games_used=old.games if old else None,
+        models = []
+        for new in self._ratings.ladder():
+            key, sigma = (new.env_id, new.model_uid), new.sigma if self._system.uncertain else None
+            then = used.get(key, (None, None, None))
+            rank = ranks.get(key)
+            models.append(
+                Compared(new.env_id, new.rank, new.model_uid, new.mu, sigma, new.games, rank, *then)
             )
-            for new in self._ratings.ladder()
-            for old in (used.get((new.env_id, new.model_uid)),)
-        ]
         done = Rerated(
             run_id=self._run_id,
             system=self._system.name,
@@ -178,40 +165,26 @@ class Rater:
             models=models,
         )
         if self._out is not None:
-            self._write(self._out, done)
+            self._out.write_rows("ladder", _LADDER, [(self._run_id, *astuple(each)) for each in models])
+            told = {
+                name: getattr(done, name) for name in ("source", "system", "parameters", "games", "rated")
+            }
+            self._out.describe("rerate", self._run_id, scopes=asdict(self._scopes), **told)
         return done
 
-    def _write(self, out: LabelledSet, done: Rerated) -> None:
-        columns = {
-            name: [getattr(each, name) for each in done.models] for name in _LADDER if name != "run_id"
-        }
-        out.write("ladder", _LADDER, {"run_id": [self._run_id] * len(done.models), **columns})
-        out.about.update(
-            kind="rerate",
-            run_id=self._run_id,
-            package_version=__version__,
-            made_at=datetime.now(tz=UTC).isoformat(timespec="seconds"),
-            source=done.source,
-            system=done.system,
-            parameters=done.parameters,
-            scopes=asdict(self._scopes),
-            games=done.games,
-            rated=done.rated,
-        )
 
-
-def _ranks(used: Mapping[tuple[str, str], UsedRating]) -> dict[tuple[str, str], int]:
+def _ranks(used: _Used) -> dict[tuple[str, str], int]:
     """Return each model's rank in the recorded ratings of its environment: by ``mu - 3 sigma``, then name."""
-    ranks: dict[tuple[str, str], int] = {}
-    by_env: dict[str, list[tuple[float, str]]] = {}
-    for (env_id, uid), rating in used.items():
-        by_env.setdefault(env_id, []).append((-(rating.mu - 3.0 * rating.sigma), uid))
-    for env_id, standing in by_env.items():
-        ranks.update({(env_id, uid): rank for rank, (_, uid) in enumerate(sorted(standing), 1)})
-    return ranks
+
+    def order(key: tuple[str, str]) -> tuple[str, float, str]:
+        mu, sigma, _ = used[key]
+        return key[0], -(mu - 3.0 * sigma), key[1]
+
+    by_env = groupby(sorted(used, key=order), key=itemgetter(0))
+    return {key: rank for _, keys in by_env for rank, key in enumerate(keys, 1)}
 
 
-_CHUNK_GAMES: Final = 20_000
+_CHUNK_GAMES: Final = 5_000
 _ALL: Final = Scopes()
 
 
@@ -244,8 +217,7 @@ def rerate_from_archive(
         "WHERE run_id = ? GROUP BY env_id, model_uid",
         [run_id],
     ).rows
-    used = {(env, uid): UsedRating(mu, sigma, games) for env, uid, mu, sigma, games in rows}
-    return rater.finish(used, "archive")
+    return rater.finish({(env, uid): (mu, sigma, games) for env, uid, mu, sigma, games in rows}, "archive")
 
 
 def _columns(chunk: SeatColumns, names: Names, parents: Mapping[str, str | None]) -> GameColumns:
@@ -269,56 +241,37 @@ async def rerate_from_log(
     """Rate a run's games on a log anew; ``run_id`` is the full id."""
     rater = Rater(run_id, system, scopes, out)
     seen: dict[str, IndexSet] = {}
-    chunk = _Chunk(rater)
+    outcomes: list[GameOutcome] = []
     async for _, event in run_events(log, (GameOutcome.TOPIC,), run_id):
         # Do the same as the rating processor: a game counts once, and a game without seats does not count.
-        if (
-            isinstance(event, GameOutcome)
-            and event.seats
-            and seen.setdefault(event.split, IndexSet()).add(event.game_index)
-        ):
-            chunk.add(event)
-    chunk.flush()
-    used: dict[tuple[str, str], UsedRating] = {}
+        if not isinstance(event, GameOutcome) or not event.seats:
+            continue
+        if seen.setdefault(event.split, IndexSet()).add(event.game_index):
+            outcomes.append(event)
+        if len(outcomes) >= _CHUNK_GAMES:
+            _rate(rater, outcomes)
+            outcomes = []
+    _rate(rater, outcomes)
+    used: dict[tuple[str, str], tuple[float, float, int]] = {}
     async for _, event in run_events(log, (Rating.TOPIC,), run_id):
         if isinstance(event, Rating):
             key = (event.env_id, event.model_uid)
-            if key not in used or used[key].games < event.games:
-                used[key] = UsedRating(event.mu, event.sigma, event.games)
+            if key not in used or used[key][2] < event.games:
+                used[key] = (event.mu, event.sigma, event.games)
     return rater.finish(used, "log")
 
 
-class _Chunk:
-    """Outcomes that are gathered into columns."""
-
-    def __init__(self, rater: Rater) -> None:
-        self._rater = rater
-        self._clear()
-
-    def _clear(self) -> None:
-        self._ids: list[str] = []
-        self._envs: list[int] = []
-        self._starts = [0]
-        self._models: list[int] = []
-        self._ranks: list[int] = []
-        self._teams: list[int] = []
-
-    def add(self, outcome: GameOutcome) -> None:
-        names = self._rater.names
-        self._ids.append(outcome.game_id)
-        self._envs.append(names.env(outcome.env_id))
-        for seat in outcome.seats:
-            self._models.append(names.model(seat.model_uid, seat.policy_version, seat.parent_uid))
-            self._ranks.append(seat.rank)
-            self._teams.append(-1 if seat.team is None else seat.team)
-        self._starts.append(len(self._models))
-        if len(self._ids) >= _CHUNK_GAMES:
-            self.flush()
-
-    def flush(self) -> None:
-        teams = self._teams if max(self._teams, default=-1) >= 0 else None
-        self._rater.rate(GameColumns(self._envs, self._starts, self._models, self._ranks, teams), self._ids)
-        self._clear()
+def _rate(rater: Rater, outcomes: Sequence[GameOutcome]) -> None:
+    names, seats = rater.names, [seat for outcome in outcomes for seat in outcome.seats]
+    teams = [-1 if seat.team is None else seat.team for seat in seats]
+    games = GameColumns(
+        envs=[names.env(outcome.env_id) for outcome in outcomes],
+        starts=[0, *accumulate(len(outcome.seats) for outcome in outcomes)],
+        models=[names.model(seat.model_uid, seat.policy_version, seat.parent_uid) for seat in seats],
+        ranks=[seat.rank for seat in seats],
+        teams=teams if max(teams, default=-1) >= 0 else None,
+    )
+    rater.rate(games, [outcome.game_id for outcome in outcomes])
 
 
 def find_archived_run(path: ArchiveAddress, run_id: str) -> tuple[str, RunConfig]:

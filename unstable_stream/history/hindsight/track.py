@@ -81,11 +81,11 @@ async def track(
                     progress(piece.read, total)
                 position |= {at: end for at, (_, end) in new.items()}
             if feed.ended or not follow:
-                feed.finish()
+                feed.give(feed.fold.rest())
                 return feed.done
             await asyncio.sleep(_LOOK_EVERY_S)
     finally:
-        feed.close()
+        getattr(tracker, "close", lambda: None)()
 
 
 class _Feed:
@@ -94,7 +94,7 @@ class _Feed:
     def __init__(self, run_id: str, tracker: RunTracker, received: Received) -> None:
         self.done = Tracked(run_id)
         self.ended = False
-        self._fold = MetricsProcessor(run_id)
+        self.fold = MetricsProcessor(run_id)
         self._tracker = tracker
         self._received = received
         self._known = received.read()
@@ -107,19 +107,12 @@ class _Feed:
             elif isinstance(event, RunFinished):
                 self.ended = True
             elif not isinstance(event, Metrics):
-                self._give(self._fold.handle(event))
+                self.give(self.fold.handle(event))
             elif event.source != SOURCE:  # those of this source are folded anew
-                self._give([event])
+                self.give([event])
 
-    def finish(self) -> None:
-        self._give(self._fold.rest())
-
-    def close(self) -> None:
-        close = getattr(self._tracker, "close", None)
-        if close is not None:
-            close()
-
-    def _give(self, metrics: Sequence[Metrics]) -> None:
+    def give(self, metrics: Sequence[Metrics]) -> None:
+        """Give the tracker what it has not had yet."""
         new: list[str] = []
         for event in metrics:
             self.done.update = max(self.done.update, event.update or 0)

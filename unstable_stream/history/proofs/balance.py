@@ -68,15 +68,13 @@ def _identity_problems(ledger: Ledger) -> Iterator[Problem]:
 
 def _count_games(ledger: Ledger, split: str) -> GameCounts:
     games = [game for game in ledger.games.values() if game.split == split]
-    # A game that one worker abandoned and another finished counts as finished: its steps exist.
-    ends = [(game.finished != ABSENT, game.abandoned != ABSENT) for game in games]
+    started = [game for game in games if game.started != ABSENT]
     return GameCounts(
-        started=sum(game.started != ABSENT for game in games),
-        finished=sum(finished for finished, _ in ends),
-        abandoned=sum(abandoned and not finished for finished, abandoned in ends),
-        in_flight=sum(
-            game.started != ABSENT and game.finished == ABSENT and game.abandoned == ABSENT for game in games
-        ),
+        started=len(started),
+        finished=sum(game.finished != ABSENT for game in games),
+        # A game that one worker abandoned and another finished counts as finished: its steps exist.
+        abandoned=sum(game.finished == ABSENT != game.abandoned for game in games),
+        in_flight=sum(game.finished == ABSENT == game.abandoned for game in started),
     )
 
 

@@ -1,117 +1,142 @@
-"""Compare the snapshots of a processor with a fold from the beginning.
+"""Compare the snapshots of a run's processors and of its collector with a fold from the beginning.
 
-A snapshot that differs was made by a run's own code that is no fold, or by a bug. Deleting it makes the
-processor fold the run again.
+A snapshot of a processor that differs was made by a run's own code that is no fold, or by a bug. Deleting it
+makes the processor fold the run again. Of the collector's two parts are left out, since they follow from the
+order in which the topics were read: which checkpoints may be drawn in the weighted modes, and on a log that
+compacts the ratings of that moment.
 """
 
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
-from unstable_stream.history.proofs.reports import Check, Difference, differing_fields
-from unstable_stream.log.port import EventLog, Positions, TopicPartition
+from unstable_stream.errors import ConfigError, EnvironmentUnavailableError
+from unstable_stream.events import GameStarted
+from unstable_stream.history.proofs.evidence import Evidence
+from unstable_stream.history.proofs.reports import Check
+from unstable_stream.log.port import TopicPartition
+from unstable_stream.log.reading import events_to_end, read_to_end
 from unstable_stream.log.saved_state import UnusableStateError
-from unstable_stream.runs.history import RunStatus
+from unstable_stream.runs.code import find_code
+from unstable_stream.runs.starts import deleted_records, known_starts, run_starts
 from unstable_stream.services.streams.processor import KeepsState, Processor, ProcessorSpec, group_of
-from unstable_stream.services.streams.snapshots import (
-    POSITION,
-    FoldState,
-    run_name,
-    scope_of,
-    unpack,
-)
+from unstable_stream.services.streams.snapshots import POSITION, FoldState, run_name, scope_of, unpack
+from unstable_stream.services.workers.collector import event_for_collector, topics_of_collector
+from unstable_stream.services.workers.collector_snapshot import read_snapshot
+from unstable_stream.services.workers.exploitability import ExploitabilitySchedule
+from unstable_stream.services.workers.game_schedule import GameSchedule, ScheduleState
 
-
-@dataclass(frozen=True, slots=True)
-class _Saved:
-    scope: str
-    run: FoldState
+_SOURCE = "a fold from the beginning"
 
 
 class SnapshotCheck:
     """Checks the saved states of one run and one processor while its records are folded again."""
 
-    def __init__(self, check: Check, run_id: str, saved: dict[int, list[_Saved]]) -> None:
+    def __init__(self, check: Check, run_id: str) -> None:
         """Use :meth:`read`."""
         self._check = check
         self._run_id = run_id
-        self._saved = saved
+        self._saved: dict[int, list[tuple[str, FoldState]]] = defaultdict(list)
+        """By partition, scope and state, the newest first."""
 
     @classmethod
-    async def read(
-        cls,
-        log: EventLog,
-        check: Check,
-        spec: ProcessorSpec,
-        run: RunStatus,
-        *,
-        ends: Positions,
-        trimmed: bool,
-    ) -> "SnapshotCheck":
+    async def read(cls, check: Check, spec: ProcessorSpec, evidence: Evidence) -> "SnapshotCheck":
         """Read the saved states that there are now, of a host of this run and of a host of all runs.
 
-        Args:
-            log: the event log.
-            check: receives the counts and differences.
-            spec: the processor.
-            run: the run.
-            ends: the ends of the input that is folded; what was saved beyond them is not compared.
-            trimmed: the beginning of the input was deleted, so nothing can be compared.
+        Where the beginning of the input was deleted nothing can be compared, nor what was saved beyond its
+        ends.
         """
-        saved: dict[int, list[_Saved]] = defaultdict(list)
         (topic,) = spec.inputs
-        for at, end in ends.items():
+        run, found = evidence.run, cls(check, evidence.run.run_id)
+        for at, end in evidence.ends[topic].items():
             for group in (group_of(spec.name, run.run_id), group_of(spec.name, None)):
                 scope = scope_of(group, TopicPartition(topic, at.partition))
-                states = await log.saved(scope, [POSITION, run_name(run.run_id)])
+                states = await evidence.log.saved(scope, [POSITION, run_name(run.run_id)])
                 packed = states.get(run_name(run.run_id))
                 if packed is None or POSITION not in states:
                     continue  # without it the run is folded again
                 # Only now: where nothing was saved, a run's own code need not be loaded.
                 digest = spec.digest(run.first_config())
-                found = None
+                state = None
                 with contextlib.suppress(UnusableStateError):
-                    found = unpack(packed, digest, end)
-                if trimmed or found is None:
+                    state = unpack(packed, digest, end)
+                if evidence.trimmed[topic] or state is None:
                     check.gone += 1
                 else:
-                    saved[at.partition].append(_Saved(scope, found))
-        for each in saved.values():
-            each.sort(key=lambda one: -one.run.position)
-        return cls(check, run.run_id, saved)
+                    found._saved[at.partition].append((scope, state))
+        for saved in found._saved.values():
+            saved.sort(key=lambda one: -one[1].position)
+        return found
 
     def before(self, partition: int, offset: int, processor: Processor) -> None:
         """Compare what was saved after all records below ``offset``, all of which were folded."""
         due = self._saved.get(partition)
-        while due and due[-1].run.position <= offset:
-            self._compare(due.pop(), processor)
+        while due and due[-1][1].position <= offset:
+            self._compare(*due.pop(), processor)
 
     def finish(self, processors: dict[int, Processor], make: Callable[[], Processor]) -> None:
         """Compare the rest: all records have been folded. ``make`` returns one that has folded nothing."""
         for partition, due in self._saved.items():
             while due:
-                self._compare(due.pop(), processors.get(partition) or make())
+                self._compare(*due.pop(), processors.get(partition) or make())
 
-    def _compare(self, saved: _Saved, processor: Processor) -> None:
+    def _compare(self, scope: str, saved: FoldState, processor: Processor) -> None:
         if not isinstance(processor, KeepsState):
             self._check.gone += 1
             return
         self._check.compared += 1
-        state = msgspec.json.encode(processor.state())
-        fields = differing_fields(msgspec.json.encode(saved.run.state), state)
-        if fields:
-            path, recorded, recomputed = fields[0]
-            more = f" in {len(fields)} fields, first" if len(fields) > 1 else ""
-            self._check.differs(
-                Difference(
-                    f"snapshot {saved.scope} of offset {saved.run.position}",
-                    self._run_id,
-                    f"differs{more} from a fold from the beginning",
-                    path,
-                    recorded,
-                    recomputed,
-                )
-            )
+        where = f"snapshot {scope} of offset {saved.position}"
+        bodies = msgspec.json.encode(saved.state), msgspec.json.encode(processor.state())
+        self._check.compare(where, self._run_id, *bodies, source=_SOURCE)
+
+
+async def check_collector(evidence: Evidence) -> Check:
+    """Compare what is saved now of the collector, if it can be used and all that it follows from is there."""
+    check = Check("collector snapshot")
+    log, run, config = evidence.log, evidence.run, evidence.run.config()
+    topics = topics_of_collector(config)
+    if not set(topics) <= (await log.topics()).keys():
+        return check
+    try:
+        find_code(config)
+        found = await read_snapshot(log, run.run_id, topics, config)
+        if found is None:
+            return check
+        saved, _ = found
+        schedule = GameSchedule(run.run_id, config, run.began)
+    except (UnusableStateError, ConfigError, EnvironmentUnavailableError):
+        # No collector would use it, or what it was made with is not on this machine.
+        check.gone += 1
+        return check
+    if await deleted_records(log, await known_starts(log, run.began, topics), topics):
+        check.gone += 1
+        return check
+    first_update = run.began.parent_update or 0 if run.began else 0
+    measuring = ExploitabilitySchedule(run.run_id, config, first_update)
+    starts = await run_starts(log, run.run_id, topics)
+    async for record in read_to_end(log, topics, starts=starts, ends=saved.offsets):
+        if (event := event_for_collector(record, run.run_id)) is not None:
+            schedule.apply(event)
+            measuring.apply(event)
+    # The collector knows its own games before it reads them.
+    topic = GameStarted.TOPIC
+    ahead = {at: position for at, position in saved.offsets.items() if at.topic == topic}
+    async for _, game in events_to_end(log, (topic,), run_id=run.run_id, starts=ahead):
+        if isinstance(game, GameStarted) and game.game_index < saved.schedule.next_index.get(game.split, 0):
+            schedule.apply(game)
+    check.compared += 1
+    recorded = _comparable(saved.schedule, saved.measured, evidence)
+    recomputed = _comparable(schedule.state(), measuring.state(), evidence)
+    where = f"snapshot of collector/{run.run_id}"
+    check.compare(where, run.run_id, recorded, recomputed, source=_SOURCE)
+    return check
+
+
+def _comparable(schedule: ScheduleState, measured: Any, evidence: Evidence) -> bytes:
+    ratings = [] if evidence.compacted else schedule.pool.ratings
+    pool = msgspec.structs.replace(schedule.pool, active=(), ratings=ratings)
+    state = [msgspec.structs.replace(schedule, pool=pool), measured]
+    return msgspec.json.encode(state, order="deterministic")

@@ -1,10 +1,10 @@
-"""The evidence for a proof: what a log holds of one run at one moment, and the files that it names."""
+"""The evidence for a proof: what a log holds of one run at one moment."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
-from unstable_stream.errors import ConfigError, EventError
+from unstable_stream.errors import EventError
 from unstable_stream.events import (
     Checkpoint,
     Event,
@@ -21,8 +21,6 @@ from unstable_stream.history.proofs.ledger import Ledger
 from unstable_stream.log.port import EventLog, Positions, StoredRecord
 from unstable_stream.log.reading import read_to_end, readable_event
 from unstable_stream.log.records import event_from_record
-from unstable_stream.log.stores import joined, sha256_of
-from unstable_stream.log.stores.adapter_format import MODEL_WEIGHTS_FILE, WEIGHTS_FILE
 from unstable_stream.model_pool import RatingProcessor
 from unstable_stream.reward_transformations import RewardProcessor
 from unstable_stream.runs.history import RunStatus, read_history
@@ -102,7 +100,14 @@ class Evidence:
             # The archiver rejects records on behalf of all runs.
             whose = None if topic == RecordRejected.TOPIC else self.run.run_id
             async for record in self._records(topic, f"reading {topic}", whose):
-                _fold(record, ledger)
+                try:
+                    event = event_from_record(record)
+                except EventError as error:
+                    # Nobody writes a letter about a dead letter, so none can be missing.
+                    if topic != RecordRejected.TOPIC:
+                        ledger.unreadable[str(record)] = str(error)
+                else:
+                    ledger.apply(event, record.partition, record.offset)
         return ledger
 
     async def events(self, topic: str, what: str) -> AsyncIterator[tuple[StoredRecord, Event]]:
@@ -125,17 +130,6 @@ class Evidence:
                 self.progress(what, done, total)
 
 
-def _fold(record: StoredRecord, ledger: Ledger) -> None:
-    try:
-        event = event_from_record(record)
-    except EventError as error:
-        # Nobody writes a letter about a dead letter, so none can be missing.
-        if record.topic != RecordRejected.TOPIC:
-            ledger.apply_unreadable(str(record), str(error))
-    else:
-        ledger.apply(event, record.partition, record.offset)
-
-
 async def _ends(log: EventLog) -> dict[str, Positions]:
     ends: dict[str, Positions] = {}
     for topics in _TOPICS:
@@ -153,38 +147,3 @@ async def _processed(log: EventLog, processor: str, run_id: str) -> Positions:
     alone = await log.committed_positions(group_of(processor, run_id))
     shared = await log.committed_positions(group_of(processor, None))
     return {at: max(alone.get(at, 0), shared.get(at, 0)) for at in alone.keys() | shared.keys()}
-
-
-class Weights(NamedTuple):
-    """The file with a checkpoint's weights."""
-
-    where: str
-    """Place of the checkpoint in the log."""
-    checkpoint: Checkpoint
-    path: str = ""
-    """In a directory, or a store."""
-    sha256: str | None = None
-    """Of what is in it now, in hexadecimal; ``None``: there is no such file."""
-    error: str = ""
-    """The reason for which it cannot be looked for here."""
-
-
-def weights_of(
-    checkpoints: Iterable[tuple[str, Checkpoint]], located: Callable[[str], str]
-) -> Iterator[Weights]:
-    """Read the weights of those checkpoints that have any, where they are, past all caches.
-
-    ``located`` returns where the checkpoint is that an event names.
-
-    Raises:
-        StoreError: they are in a store that refuses, or cannot be reached.
-    """
-    for where, checkpoint in checkpoints:
-        if checkpoint.path is None or checkpoint.sha256 is None:
-            continue
-        name = MODEL_WEIGHTS_FILE if checkpoint.parameters == "all" else WEIGHTS_FILE
-        try:
-            location = located(checkpoint.path)
-            yield Weights(where, checkpoint, joined(location, name), sha256_of(location, name))
-        except ConfigError as error:  # the client of their store is not installed
-            yield Weights(where, checkpoint, error=str(error))

@@ -1,10 +1,14 @@
 """Compare the events expected from their causes with the recorded ones: by digest, then field by field."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final, NamedTuple
 
+from unstable_stream.events import Event, encode_event
+from unstable_stream.events.id_sets import body_digest
 from unstable_stream.history.proofs.ledger import RecordIndex
-from unstable_stream.history.proofs.reports import SHOWN, Check, Difference
+from unstable_stream.history.proofs.reports import SHOWN, Check
 from unstable_stream.log.port import EventLog, StoredRecord, TopicPartition
 from unstable_stream.log.reading import read_record
 
@@ -27,45 +31,36 @@ class Expected(NamedTuple):
     key: str = ""
     """Record key; needed for compacted topics."""
 
+    @classmethod
+    def of(cls, event: Event, cause: StoredRecord, *, due: bool = True) -> "Expected":
+        """Return the record of an event, whole."""
+        body = encode_event(event)
+        return cls(event.event_id, body_digest(body), lambda: body, str(cause), due, event.key)
 
+
+@dataclass
 class DerivedCheck:
     """Checks expected events against an index of the recorded ones."""
 
-    def __init__(
-        self,
-        check: Check,
-        index: RecordIndex,
-        *,
-        comparable: Callable[[StoredRecord], bytes] = lambda record: record.value,
-        trimmed: bool = False,
-        compacted: bool = False,
-        replayed: bool = False,
-        extras: bool = False,
-    ) -> None:
-        """Start without expected events.
-
-        Args:
-            check: receives the counts and differences.
-            index: the recorded events, all of which are in it when the first is compared.
-            comparable: returns the compared content of a record, as JSON.
-            trimmed: retention has deleted part of the topic, so a missing record may have existed.
-            compacted: only the newest record of a key must still exist.
-            replayed: an event may exist twice with different content, if one of them is as expected.
-            extras: there may be records that are not expected.
-        """
-        self.check = check
-        self.index = index
-        self._comparable = comparable
-        self._trimmed = trimmed
-        self._compacted = compacted
-        self._replayed = replayed
-        self._extras = extras
-        self._ticked = bytearray()
-        self._next_of: dict[int, int] = {}
-        self._open: list[Expected] = []
-        self._absent_newest: dict[str, Expected] = {}
-        self._unequal: list[tuple[Expected, int]] = []
-        self._unexpected: list[int] = []
+    check: Check
+    """Receives the counts and differences."""
+    index: RecordIndex
+    """The recorded events, all of which are in it when the first is compared."""
+    comparable: Callable[[StoredRecord], bytes] = attrgetter("value")
+    """Returns the compared content of a record, as JSON."""
+    trimmed: bool = False
+    """Retention has deleted part of the topic, so a missing record may have existed."""
+    compacted: bool = False
+    """Only the newest record of a key must still exist."""
+    replayed: bool = False
+    """An event may exist twice with different content, if one of them is as expected."""
+    extras: bool = False
+    """There may be records that are not expected."""
+    _ticked: bytearray = field(default_factory=bytearray, init=False)
+    _next_of: dict[int, int] = field(default_factory=dict, init=False)
+    _open: list[Expected] = field(default_factory=list, init=False)
+    _absent_newest: dict[str, Expected] = field(default_factory=dict, init=False)
+    _unequal: list[tuple[Expected, int]] = field(default_factory=list, init=False)
 
     def expect(self, expected: Expected) -> None:
         """Add one expected event."""
@@ -88,9 +83,10 @@ class DerivedCheck:
                 self.check.gone += 1
             self.check.compared += expected.digest is not None
             if not self._tick(expected, slot) and expected.digest is not None:
-                self.check.differing += 1
                 if len(self._unequal) < SHOWN:
                     self._unequal.append((expected, slot))
+                else:
+                    self.check.differing += 1
         self._open.clear()
 
     def _tick(self, expected: Expected, slot: int) -> bool:
@@ -109,9 +105,9 @@ class DerivedCheck:
     def _apply_absent(self, expected: Expected) -> None:
         if not expected.due:
             self.check.pending += 1
-        elif self._trimmed:
+        elif self.trimmed:
             self.check.gone += 1
-        elif self._compacted:
+        elif self.compacted:
             if expected.key in self._absent_newest:
                 self.check.gone += 1
             self._absent_newest[expected.key] = expected
@@ -119,44 +115,37 @@ class DerivedCheck:
             self._report_absent(expected)
 
     def _report_absent(self, expected: Expected) -> None:
-        self.check.differs(
-            Difference(expected.cause, expected.event_id, f"no record on {self.index.topic} follows from it")
-        )
+        what = f"no record on {self.index.topic} follows from it"
+        self.check.differs(expected.cause, expected.event_id, what)
 
     async def finish(self, log: EventLog) -> None:
         """Compare the rest, and describe the first differences."""
         self._compare()
         for expected in self._absent_newest.values():
             self._report_absent(expected)
-        for slot in range(len(self.index)):
-            if not self._ticked[slot] and not self._extras:
-                self.check.differing += 1
-                self._unexpected.append(slot)
         for expected, slot in self._unequal:
-            if self.check.wants_more:
-                self.check.first.append(await self._explain(log, expected, slot))
-        conflicts = [] if self._replayed else self.index.conflicts
-        self.check.differing += len(conflicts)
-        for later, earlier in conflicts:
-            where = self.index.where(earlier)
-            await self._show(log, later, f"the same event is at {where} with other content")
-        for slot in self._unexpected:
-            await self._show(log, slot, "follows from nothing in the log")
-
-    async def _show(self, log: EventLog, slot: int, what: str) -> None:
-        """Keep it as one of the first differences, if there is room."""
-        if self.check.wants_more:
             record = await self._recorded(log, slot)
-            event_id = record.headers.get("ce_id", b"?").decode(errors="replace")
-            self.check.first.append(Difference(str(record), event_id, what))
+            bodies, source = (
+                (self.comparable(record), expected.body()),
+                f"what follows from {expected.cause}",
+            )
+            if not self.check.compare(str(record), expected.event_id, *bodies, source=source):
+                self.check.differs(str(record), expected.event_id, "has the right values in other bytes")
+        for later, earlier in () if self.replayed else self.index.conflicts:
+            where = self.index.where(earlier)
+            await self._report(log, later, f"the same event is at {where} with other content")
+        for slot, ticked in () if self.extras else enumerate(self._ticked):
+            if not ticked:
+                await self._report(log, slot, "follows from nothing in the log")
+
+    async def _report(self, log: EventLog, slot: int, what: str) -> None:
+        """Count a record that should not be there; describe it if it is one of the first."""
+        if not self.check.wants_more:
+            self.check.differing += 1
+            return
+        record = await self._recorded(log, slot)
+        self.check.differs(str(record), record.headers.get("ce_id", b"?").decode(errors="replace"), what)
 
     async def _recorded(self, log: EventLog, slot: int) -> StoredRecord:
         partition, offset = self.index.position(slot)
         return await read_record(log, TopicPartition(self.index.topic, partition), offset)
-
-    async def _explain(self, log: EventLog, expected: Expected, slot: int) -> Difference:
-        record = await self._recorded(log, slot)
-        where, source = str(record), f"what follows from {expected.cause}"
-        return Difference.between(
-            where, expected.event_id, self._comparable(record), expected.body(), source=source
-        ) or Difference(where, expected.event_id, "has the right values in other bytes")

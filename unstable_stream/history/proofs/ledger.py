@@ -191,6 +191,7 @@ class Ledger:
         self.letters: set[str] = set()
         """Ids of trajectories on ``dead-letters``, by their headers: also of those that cannot be decoded."""
         self.unreadable: dict[str, str] = {}
+        """By position, the errors of records that are no events: consumers must have set them aside."""
         self.problems: list[Problem] = []
 
     # -- fold ---------------------------------------------------------------------------------
@@ -212,15 +213,9 @@ class Ledger:
             else:
                 apply(self, event, slot)
 
-    def apply_unreadable(self, where: str, error: str) -> None:
-        """Fold a record that is no event: consumers must have set it aside."""
-        self.unreadable[where] = error
-
     def _game(self, event: GameStarted | GameAbandoned | GameOutcome | Trajectory) -> LedgerGame:
-        game = self.games.get(event.game_id)
-        if game is None:
-            game = self.games[event.game_id] = LedgerGame(event.game_id, event.split, event.game_index)
-        return game
+        game = LedgerGame(event.game_id, event.split, event.game_index)
+        return self.games.setdefault(event.game_id, game)
 
     # Of events with one id the first one counts, as it does for every consumer.
 
@@ -243,10 +238,7 @@ class Ledger:
             )
 
     def _view(self, trajectory: str) -> LedgerView:
-        view = self.views.get(trajectory)
-        if view is None:
-            view = self.views[trajectory] = LedgerView(len(self.views))
-        return view
+        return self.views.setdefault(trajectory, LedgerView(len(self.views)))
 
     def _apply_trajectory(self, event: Trajectory, slot: int) -> None:
         view = self._view(event.event_id)
@@ -296,10 +288,9 @@ class Ledger:
 
     def records(self, kind: type[Event]) -> RecordIndex:
         """Return the index of the records of one kind of event: by id, with the digests of their events."""
-        index = self.indexes.get(kind)
-        if index is None:
-            index = self.indexes[kind] = RecordIndex(kind.TOPIC)
-        return index
+        if kind not in self.indexes:
+            self.indexes[kind] = RecordIndex(kind.TOPIC)
+        return self.indexes[kind]
 
     def where(self, kind: type[Event], slot: int) -> str:
         return self.records(kind).where(slot)

@@ -1,4 +1,4 @@
-"""Play recorded games again from seed and actions, and compute what each record of them should be.
+"""Play recorded games again from seed and actions, and compare games, trajectories and starts with them.
 
 Only the results of sampling come from the log: the actions, and the seats of trained models. The environment
 gives the rest: observations, valid moves, infos, rewards, ranks, roles, the reason.
@@ -6,52 +6,47 @@ gives the rest: observations, valid moves, infos, rewards, ranks, roles, the rea
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import aclosing
+from functools import partial
 from multiprocessing import get_context
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from unstable_stream.errors import EnvironmentUnavailableError, GameError
 from unstable_stream.events import (
     ON_ENGINE,
+    Event,
     GameOutcome,
     GameStarted,
     Seat,
     Trajectory,
-    decode_event,
     encode_event,
+    event_id,
+    trajectory_id,
 )
+from unstable_stream.events.id_sets import IndexSet, body_digest
 from unstable_stream.extensions import allowed_patterns, confine
 from unstable_stream.games.play import PlayedGame, play_game
 from unstable_stream.games.players import Move, SampledTokens, TurnContext
+from unstable_stream.history.proofs.evidence import Evidence
+from unstable_stream.history.proofs.expected_records import DerivedCheck, Expected
+from unstable_stream.history.proofs.ledger import RecordIndex
+from unstable_stream.history.proofs.reports import Check
+from unstable_stream.log.port import StoredRecord
+from unstable_stream.log.records import event_from_record
 
-TagT = TypeVar("TagT")
-
-_BATCH: Final = 32
+_MOST_WAITING: Final = 64
+"""The most games that wait for one process, or for the caller to look at them."""
 _UNSAMPLED: Final = SampledTokens("", (), "", (), (), "")
+_GAME_FIELDS: Final = ("game_id", "game_index", "split", "env_id", "seed")
 _TRAJECTORY_FIELDS: Final = (
-    "game_id",
-    "game_index",
-    "split",
-    "env_id",
-    "seed",
-    "seat",
-    "model_uid",
-    "policy_version",
-    "role",
-    "trained",
-    "trained_seats",
-    "opponents",
-    "rewards",
-    "reward",
-    "reason",
-    "invalid_move",
-    "opponent_invalid",
+    *("seat", "model_uid", "policy_version", "role", "trained", "trained_seats", "opponents"),
+    *("rewards", "reward", "reason", "invalid_move", "opponent_invalid"),
 )
 _TURN_FIELDS: Final = ("turn_index", "game_turn", "observation", "action", "valid", "step_info")
-_GAME_FIELDS: Final = ("game_id", "game_index", "split", "env_id", "seed", "evaluated_uid")
 _SEAT_FIELDS: Final = ("seat", "model_uid", "kind", "policy_version", "parent_uid", "trained", "team")
 
 
@@ -73,39 +68,41 @@ class PlayedAgain(NamedTuple):
     """The reason why the game could not be played again to its end."""
 
 
+_Result: TypeAlias = tuple[StoredRecord, GameOutcome, PlayedAgain]
+
+
+def _part(of: msgspec.Struct, names: Sequence[str]) -> dict[str, Any]:
+    """``Any``: values of fields."""
+    return {name: getattr(of, name) for name in names}
+
+
 def trajectory_view(event: Trajectory) -> bytes:
     """Return, as JSON, the part of a trajectory from environment and schedule: all but the sampling."""
-    return msgspec.json.encode(
-        {
-            **{name: getattr(event, name) for name in _TRAJECTORY_FIELDS},
-            "turns": [{name: getattr(turn, name) for name in _TURN_FIELDS} for turn in event.turns],
-        }
-    )
+    turns = [_part(turn, _TURN_FIELDS) for turn in event.turns]
+    return msgspec.json.encode(_part(event, _GAME_FIELDS + _TRAJECTORY_FIELDS) | {"turns": turns})
 
 
-def started_view(event: GameStarted | GameOutcome) -> bytes:
+def _started_view(event: GameStarted | GameOutcome) -> bytes:
     """Return, as JSON, the fields that a game's start and its outcome share."""
-    return msgspec.json.encode(
-        {
-            **{name: getattr(event, name) for name in _GAME_FIELDS},
-            "seats": [{name: getattr(seat, name) for name in _SEAT_FIELDS} for seat in event.seats],
-        }
-    )
+    seats = [_part(seat, _SEAT_FIELDS) for seat in event.seats]
+    return msgspec.json.encode(_part(event, (*_GAME_FIELDS, "evaluated_uid")) | {"seats": seats})
+
+
+def _view(event: Event) -> bytes:
+    assert isinstance(event, Trajectory | GameStarted)
+    return trajectory_view(event) if isinstance(event, Trajectory) else _started_view(event)
+
+
+def _view_of_record(record: StoredRecord) -> bytes:
+    return _view(event_from_record(record))
 
 
 def replay(outcome: GameOutcome, rules: ReplayRules) -> PlayedAgain:
     """Play a recorded game again; only its actions and their seats come from the record."""
     started = GameStarted(
         event_id="",
-        run_id=outcome.run_id,
-        occurred_at_ms=outcome.occurred_at_ms,
-        game_id=outcome.game_id,
-        game_index=outcome.game_index,
-        split=outcome.split,
-        env_id=outcome.env_id,
-        seed=outcome.seed,
-        seats=tuple(Seat(**{name: getattr(seat, name) for name in _SEAT_FIELDS}) for seat in outcome.seats),
-        evaluated_uid=outcome.evaluated_uid,
+        seats=tuple(Seat(**_part(seat, _SEAT_FIELDS)) for seat in outcome.seats),
+        **_part(outcome, ("run_id", "occurred_at_ms", *_GAME_FIELDS, "evaluated_uid")),
     )
     players = {seat.seat: _RecordedPlayer(outcome, seat.seat) for seat in outcome.seats}
     try:
@@ -123,14 +120,8 @@ def replay(outcome: GameOutcome, rules: ReplayRules) -> PlayedAgain:
     except GameError as error:
         return PlayedAgain(None, (), str(error))
     # The time, and what is known of completions, come from the record: the sampling is not made again.
-    again = msgspec.structs.replace(
-        played.outcome,
-        duration_ms=outcome.duration_ms,
-        unparsed=outcome.unparsed,
-        finish_reasons=outcome.finish_reasons,
-        no_answers=outcome.no_answers,
-    )
-    body = encode_event(again)
+    sampling = _part(outcome, ("duration_ms", "unparsed", "finish_reasons", "no_answers"))
+    body = encode_event(msgspec.structs.replace(played.outcome, **sampling))
     return PlayedAgain(
         None if body == encode_event(outcome) else body,
         [(event.event_id, trajectory_view(event)) for event in played.trajectories],
@@ -174,59 +165,81 @@ def processes(jobs: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(jobs, spawn, initializer=confine, initargs=(allowed,))
 
 
-class Replayer(Generic[TagT]):
-    """Plays games again, in this process or in several others, and returns the results in order.
+async def _outcomes(evidence: Evidence) -> AsyncIterator[tuple[StoredRecord, GameOutcome]]:
+    """Yield the outcomes that count. A game whose worker died may have been played twice: then the first."""
+    seen: dict[str, IndexSet] = {}
+    async for record, event in evidence.events(GameOutcome.TOPIC, "playing games again"):
+        if not isinstance(event, GameOutcome) or not event.seats:
+            continue
+        if seen.setdefault(event.split, IndexSet()).add(event.game_index):
+            yield record, event
 
-    ``TagT`` is the type of a tag that the caller gets back with a game's result.
-    """
 
-    def __init__(self, rules: ReplayRules, jobs: int) -> None:
-        """Start ``jobs`` processes; 1 means this process."""
-        self._rules = rules
-        self._most_waiting = 2 * jobs
-        self._pool = processes(jobs) if jobs > 1 else None
-        self._batch: list[tuple[TagT, GameOutcome]] = []
-        self._waiting: deque[tuple[list[tuple[TagT, GameOutcome]], Future[list[PlayedAgain]]]] = deque()
-
-    def close(self) -> None:
-        """Stop the processes."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-
-    async def add(self, tag: TagT, outcome: GameOutcome) -> list[tuple[TagT, GameOutcome, PlayedAgain]]:
-        """Add a game; return the results that are ready."""
-        if self._pool is None:
+async def _played_again(evidence: Evidence, rules: ReplayRules, jobs: int) -> AsyncGenerator[_Result, None]:
+    """Play the games again, in this process or in several others; yield the results in order."""
+    if jobs == 1:
+        async for record, outcome in _outcomes(evidence):
             await asyncio.sleep(0)  # a game may take seconds: let the reader of the log run
-            return [(tag, outcome, replay(outcome, self._rules))]
-        self._batch.append((tag, outcome))
-        if len(self._batch) >= _BATCH:
-            self._submit(self._pool)
-        return await self._results(self._most_waiting)
-
-    async def rest(self) -> list[tuple[TagT, GameOutcome, PlayedAgain]]:
-        """Wait for the games that are still being played."""
-        if self._pool is not None and self._batch:
-            self._submit(self._pool)
-        return await self._results(0)
-
-    def _submit(self, pool: ProcessPoolExecutor) -> None:
-        bodies = [encode_event(outcome) for _, outcome in self._batch]
-        self._waiting.append((self._batch, pool.submit(_replay_encoded, bodies, self._rules)))
-        self._batch = []
-
-    async def _results(self, may_wait: int) -> list[tuple[TagT, GameOutcome, PlayedAgain]]:
-        done: list[tuple[TagT, GameOutcome, PlayedAgain]] = []
-        while len(self._waiting) > may_wait:
-            games, future = self._waiting.popleft()
-            replays = await asyncio.wrap_future(future)
-            done += [(tag, outcome, each) for (tag, outcome), each in zip(games, replays, strict=True)]
-        return done
+            yield record, outcome, replay(outcome, rules)
+        return
+    pool = processes(jobs)
+    try:
+        waiting: deque[tuple[StoredRecord, GameOutcome, Future[PlayedAgain]]] = deque()
+        async for record, outcome in _outcomes(evidence):
+            waiting.append((record, outcome, pool.submit(replay, outcome, rules)))
+            if len(waiting) > _MOST_WAITING * jobs:
+                done, its_outcome, future = waiting.popleft()
+                yield done, its_outcome, await asyncio.wrap_future(future)
+        for record, outcome, future in waiting:
+            yield record, outcome, await asyncio.wrap_future(future)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-def _replay_encoded(bodies: Sequence[bytes], rules: ReplayRules) -> list[PlayedAgain]:
-    replays = []
-    for body in bodies:
-        outcome = decode_event(body)
-        assert isinstance(outcome, GameOutcome)
-        replays.append(replay(outcome, rules))
-    return replays
+async def recompute_games(evidence: Evidence, jobs: int) -> list[Check]:
+    """Compare games, trajectories and game starts with the games played again by ``jobs`` processes."""
+    config = evidence.run.config().collector
+    rules = ReplayRules(config.max_turns, config.invalid_moves_allowed)
+    games = Check("games")
+    index, of_starts = RecordIndex(Trajectory.TOPIC), RecordIndex(GameStarted.TOPIC)
+    trajectories = DerivedCheck(Check("trajectories"), index, comparable=_view_of_record, replayed=True)
+    starts = DerivedCheck(Check("game starts"), of_starts, comparable=_view_of_record, extras=True)
+    for derived, kind in ((starts, GameStarted), (trajectories, Trajectory)):
+        async for record, event in evidence.events(kind.TOPIC, "reading games"):
+            if isinstance(event, kind):
+                digest = body_digest(_view(event))
+                derived.index.add(record.partition, record.offset, event.event_id, digest)
+    async with aclosing(_played_again(evidence, rules, jobs)) as results:
+        async for record, outcome, again in results:
+            where = str(record)
+            view = _started_view(outcome)
+            started = event_id(outcome.run_id, "game-started", outcome.split, outcome.game_index)
+            starts.expect(Expected(started, body_digest(view), partial(bytes, view), where))
+            for expected in _judge(games, where, outcome, again, rules):
+                trajectories.expect(expected)
+    for derived in (trajectories, starts):
+        await derived.finish(evidence.log)
+    return [games, trajectories.check, starts.check]
+
+
+def _judge(
+    check: Check, where: str, outcome: GameOutcome, again: PlayedAgain, rules: ReplayRules
+) -> Sequence[Expected]:
+    """Compare a game with the game played again; return the trajectories that there must be."""
+    check.compared += 1
+    if again.problem is not None:
+        check.differs(where, outcome.event_id, again.problem)
+        seats = [seat.seat for seat in outcome.seats if seat.kind in ON_ENGINE and seat.turns]
+        return [Expected(trajectory_id(outcome.game_id, seat), None, bytes, where) for seat in seats]
+    if again.outcome is not None:
+        source, recorded = "that of the game played again", encode_event(outcome)
+        check.compare(where, outcome.event_id, recorded, again.outcome, of="the outcome ", source=source)
+    return [
+        Expected(name, body_digest(view), partial(_view_again, outcome, rules, name), where)
+        for name, view in again.views
+    ]
+
+
+def _view_again(outcome: GameOutcome, rules: ReplayRules, trajectory: str) -> bytes:
+    """Return one view of a game, which is played once more: to keep all views takes more memory."""
+    return dict(replay(outcome, rules).views)[trajectory]

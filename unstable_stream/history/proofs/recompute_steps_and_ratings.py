@@ -3,29 +3,26 @@
 ``steps`` follow from trajectories and ``ratings`` from game outcomes, by the folds that the processors run,
 one for each partition. Steps of a run that trains on another's follow from the steps of their origin. What
 the processors have yet to read is *pending*: their groups' committed positions tell how far they have come.
-On the way the games are played again, since both need every outcome, and the processors' snapshots are
-compared: each must be the state of this fold at its position.
+On the way the processors' snapshots are compared: each must be the state of this fold at its position.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from functools import partial
 
 import msgspec
 
 from unstable_stream.errors import EventError
-from unstable_stream.events import GameStarted, Step, encode_event, event_id
-from unstable_stream.events.id_sets import body_digest
+from unstable_stream.events import Step, encode_event, event_id
 from unstable_stream.history.proofs.check_snapshots import SnapshotCheck
 from unstable_stream.history.proofs.evidence import Evidence
 from unstable_stream.history.proofs.expected_records import DerivedCheck, Expected
 from unstable_stream.history.proofs.ledger import RecordIndex
-from unstable_stream.history.proofs.recompute_games import GameCheck
 from unstable_stream.history.proofs.reports import Check
 from unstable_stream.log.port import EventLog, StoredRecord, TopicPartition
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import event_from_record
 from unstable_stream.services.streams.processor import Processor, ProcessorSpec
-from unstable_stream.services.streams.processors import RATINGS, REWARDS, rating_processor, reward_processor
+from unstable_stream.services.streams.processors import RATINGS, REWARDS
 
 
 def replayed_step(step: Step, run_id: str, epoch: int) -> Step:
@@ -38,7 +35,7 @@ def replayed_step(step: Step, run_id: str, epoch: int) -> Step:
     )
 
 
-async def recomputed_steps(
+async def _replayed_steps(
     log: EventLog, run_id: str, origin: str, recorded: RecordIndex
 ) -> AsyncIterator[tuple[StoredRecord, Step]]:
     """Yield for each recorded step of a run the record of its origin and the step that follows from it.
@@ -61,62 +58,24 @@ async def recomputed_steps(
 
 
 async def recompute_steps_and_ratings(
-    evidence: Evidence, steps: RecordIndex, ratings: RecordIndex, *, games: bool, jobs: int
+    evidence: Evidence, steps: RecordIndex, ratings: RecordIndex
 ) -> list[Check]:
-    """Compare steps, ratings and, with ``games``, the games with what follows from their causes.
-
-    Args:
-        evidence: of the run.
-        steps: the recorded ones, sealed.
-        ratings: the recorded ones, sealed.
-        games: also play every game again.
-        jobs: processes that play.
-    """
-    run, config, log = evidence.run, evidence.run.config(), evidence.log
+    """Compare steps and ratings, both sealed, and snapshots with what follows from their causes."""
+    run, log = evidence.run, evidence.log
+    checks = [Check("steps"), Check("ratings"), Check("snapshots")]
     origin_gone = await _is_origin_gone(evidence)
-    checks = [Check("steps"), Check("ratings")]
-    snapshots = Check("snapshots")
-    step_check = DerivedCheck(
-        checks[0], steps, comparable=_body, trimmed=evidence.trimmed[Step.TOPIC], extras=origin_gone
-    )
     if origin_gone:
         checks[0].skipped = f"the steps of {run.replayed_run_id} are not on this log"
-    rating_check = DerivedCheck(checks[1], ratings, comparable=_body, compacted=evidence.compacted)
-    game_check = GameCheck(log, config, jobs) if games else None
-    rewards = partial(
-        reward_processor,
-        run.run_id,
-        config.rewards.final,
-        config.rewards.step,
-        filter_opponent_invalid=config.collector.filter_opponent_invalid,
-        step_texts=config.step_texts,
-    )
-    pool = config.model_pool
-    rates = partial(rating_processor, run.run_id, pool.draw_probability, pool.rating_system)
-    try:
-        if game_check is not None:
-            async for record, event in evidence.events(GameStarted.TOPIC, "reading games"):
-                if isinstance(event, GameStarted):
-                    game_check.add_started(record, event)
-        what = "folding trajectories"
-        await _fold(evidence, REWARDS, rewards, step_check, snapshots, game_check, what)
-        if run.replayed_run_id is not None:
-            async for record, step in recomputed_steps(log, run.run_id, run.replayed_run_id, steps):
-                body = encode_event(step)
-                step_check.expect(
-                    Expected(step.event_id, body_digest(body), partial(bytes, body), str(record))
-                )
-        await step_check.finish(log)
-        what = "playing games again" if games else "folding outcomes"
-        await _fold(evidence, RATINGS, rates, rating_check, snapshots, game_check, what)
-        await rating_check.finish(log)
-        checks.append(snapshots)
-        if game_check is not None:
-            await game_check.finish()
-            checks += game_check.checks
-    finally:
-        if game_check is not None:
-            game_check.close()
+    trimmed = evidence.trimmed[Step.TOPIC]
+    of_steps = DerivedCheck(checks[0], steps, comparable=_body, trimmed=trimmed, extras=origin_gone)
+    of_ratings = DerivedCheck(checks[1], ratings, comparable=_body, compacted=evidence.compacted)
+    await _fold(evidence, REWARDS, of_steps, checks[2], "folding trajectories")
+    if run.replayed_run_id is not None:
+        async for record, step in _replayed_steps(log, run.run_id, run.replayed_run_id, steps):
+            of_steps.expect(Expected.of(step, record))
+    await of_steps.finish(log)
+    await _fold(evidence, RATINGS, of_ratings, checks[2], "folding outcomes")
+    await of_ratings.finish(log)
     return checks
 
 
@@ -130,24 +89,12 @@ async def _is_origin_gone(evidence: Evidence) -> bool:
 
 
 async def _fold(
-    evidence: Evidence,
-    spec: ProcessorSpec,
-    make: Callable[[], Processor],
-    check: DerivedCheck,
-    snapshots: Check,
-    games: GameCheck | None,
-    what: str,
+    evidence: Evidence, spec: ProcessorSpec, check: DerivedCheck, snapshots: Check, what: str
 ) -> None:
     (topic,) = spec.inputs
+    make = partial(spec.make, evidence.run.run_id, evidence.run.config())
     processors: dict[int, Processor] = {}
-    saved = await SnapshotCheck.read(
-        evidence.log,
-        snapshots,
-        spec,
-        evidence.run,
-        ends=evidence.ends[topic],
-        trimmed=evidence.trimmed[topic],
-    )
+    saved = await SnapshotCheck.read(snapshots, spec, evidence)
     processed = evidence.processed[topic]
     async for record, event in evidence.events(topic, what):
         processor = processors.get(record.partition)
@@ -159,19 +106,12 @@ async def _fold(
         else:
             # The processor's positions are unknown, but a completed run has drained its topics.
             due = evidence.run.state == "completed"
-        if games is not None:
-            await games.apply(record, event)
         try:
             outputs = processor.handle(event)
         except EventError:
             continue  # the record was set aside when it was first read
         for output in outputs:
-            body = encode_event(output)
-            check.expect(
-                Expected(
-                    output.event_id, body_digest(body), partial(bytes, body), str(record), due, output.key
-                )
-            )
+            check.expect(Expected.of(output, record, due=due))
     saved.finish(processors, make)
 
 

@@ -8,18 +8,18 @@ bit.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from unstable_stream.algorithms.update_decisions import drawn_ids
 from unstable_stream.errors import ConfigError, LearnerError, StoreError
 from unstable_stream.events import Checkpoint, CollapseWarning, LearnerUpdate, Step
 from unstable_stream.history.proofs.evidence import Evidence
 from unstable_stream.history.proofs.ledger import named
-from unstable_stream.history.proofs.reports import Check, Difference
+from unstable_stream.history.proofs.reports import Check
 from unstable_stream.log.reading import TopicReader, readable_event
 from unstable_stream.log.stores import has_file, opened_checkpoint
 from unstable_stream.log.stores.checkpoint_files import OPTIMIZER_FILE
@@ -153,58 +153,50 @@ async def repeat_training(
     return result
 
 
+@dataclass
 class _Model:
     """The updates of one trained model."""
 
-    def __init__(
-        self,
-        evidence: Evidence,
-        configs: RecordedConfigs,
-        recorded: Mapping[int, _Recorded],
-        checkpoints: Mapping[int, tuple[str, Checkpoint]],
-        warnings: Sequence[CollapseWarning],
-        located: Callable[[str], str],
-        result: TrainingRepeated,
-    ) -> None:
-        self._evidence = evidence
-        self._configs = configs
-        self._recorded = recorded
-        self._checkpoints = checkpoints
-        self._warnings = warnings
-        self._located = located
-        self._result = result
-        self._learner: StandardLearner
+    evidence: Evidence
+    configs: RecordedConfigs
+    recorded: Mapping[int, _Recorded]
+    checkpoints: Mapping[int, tuple[str, Checkpoint]]
+    warnings: Sequence[CollapseWarning]
+    located: Callable[[str], str]
+    result: TrainingRepeated
+    learner: "StandardLearner" = field(init=False)
 
     async def repeat(self, wanted: int | None) -> None:
         """Choose, train and compare."""
         starts = await asyncio.to_thread(self._starts)
-        stretches = choose_stretches(list(self._recorded), starts, self._checkpoints, wanted)
-        result = self._result
+        stretches = choose_stretches(list(self.recorded), starts, self.checkpoints, wanted)
+        result = self.result
         numbers = [number for stretch in stretches for number in stretch]
-        result.wanted += len(self._recorded) if wanted is None else len(numbers)
+        result.wanted += len(self.recorded) if wanted is None else len(numbers)
         if not numbers:
-            if self._recorded:
+            if self.recorded:
                 result.updates.skipped = "no checkpoint has its optimizer state any more"
             return
         training = await asyncio.to_thread(self._build, numbers[0])
-        async with _Steps(self._evidence, [self._recorded[number].update for number in numbers]) as steps:
+        drawn = _batches(self.evidence, [self.recorded[number].update for number in numbers])
+        async with aclosing(drawn) as batches:
             for stretch in stretches:
                 goes_on = await asyncio.to_thread(self._begin, training, stretch[0])
                 for number in stretch:
                     if goes_on and number != stretch[0] and number - 1 in starts and training.drifts:
                         goes_on = await asyncio.to_thread(self._begin, training, number)
-                    self._evidence.progress(_DOING, result.updates.compared, result.wanted)
-                    batch = await steps.of(self._recorded[number].update)
+                    self.evidence.progress(_DOING, result.updates.compared, result.wanted)
+                    batch = await anext(batches)
                     if goes_on:
                         goes_on = await asyncio.to_thread(self._compare, training, number, batch)
 
     def _starts(self) -> set[int]:
         """Return the updates after which training can begin."""
         found = {0}
-        for number, (_, checkpoint) in self._checkpoints.items():
+        for number, (_, checkpoint) in self.checkpoints.items():
             path = checkpoint.path
             try:
-                if number and path is not None and has_file(self._located(path), OPTIMIZER_FILE):
+                if number and path is not None and has_file(self.located(path), OPTIMIZER_FILE):
                     found.add(number)
             except (ConfigError, StoreError):
                 continue  # the check of the files names it
@@ -219,8 +211,8 @@ class _Model:
         )
         from unstable_stream.services.workers.recorded_updates import RecordedUpdates  # these load torch
 
-        update = self._recorded[first].update
-        config = self._configs.of(update)
+        update = self.recorded[first].update
+        config = self.configs.of(update)
         assert config is not None, "a run with evidence is recorded"
         settings = config.learner
         if first > 1:  # the weights come from a checkpoint
@@ -235,104 +227,84 @@ class _Model:
             then.get("dtype", None if settings.dtype == "auto" else settings.dtype),
         )
         learner = build_learner(plan, algorithm)
-        self._learner = learner
-        return RecordedUpdates(learner, algorithm, config, self._configs, self._transform())
+        self.learner = learner
+        return RecordedUpdates(learner, algorithm, config, self.configs, self._transform())
 
     def _transform(self) -> SamplingRewardTransform:
-        return build_sampling(list(self._evidence.run.config().rewards.sampling))
+        return build_sampling(list(self.evidence.run.config().rewards.sampling))
 
     def _begin(self, training: "RecordedUpdates", first: int) -> bool:
         """Go back to where a stretch begins; return whether that is possible."""
-        update = self._recorded[first].update
+        update = self.recorded[first].update
         if first == 1:
             training.begin(update, self._transform(), None, None)
             return True
-        where, checkpoint = self._checkpoints[first - 1]
+        where, checkpoint = self.checkpoints[first - 1]
         assert checkpoint.path is not None, "it is one to start from"
         try:
             with opened_checkpoint(
-                self._located(checkpoint.path), checkpoint.sha256, to_train=True
+                self.located(checkpoint.path), checkpoint.sha256, to_train=True
             ) as directory:
                 training.begin(update, self._transform(), checkpoint, directory)
         except LearnerError as error:
-            self._result.updates.compared += 1
+            self.result.updates.compared += 1
             what = f"update {first} cannot be trained again: {error}"
-            self._result.updates.differs(Difference(where, checkpoint.event_id, what))
+            self.result.updates.differs(where, checkpoint.event_id, what)
             return False
         return True
 
     def _compare(self, training: "RecordedUpdates", number: int, batch: Sequence[Step]) -> bool:
         """Train on an update again; return whether the next one can follow."""
-        where, update = self._recorded[number]
-        check = self._result.updates
+        where, update = self.recorded[number]
+        check = self.result.updates
         what = f"update {named((update.model or '', number))}"
         if len(batch) < len(drawn_ids(update)):
             check.gone += 1
             return False
         check.compared += 1
-        lowered = [each.learning_rate_factor for each in self._warnings if each.update < number]
+        lowered = [each.learning_rate_factor for each in self.warnings if each.update < number]
         try:
             repeated = training.repeat(update, batch, lowered[-1] if lowered else 1.0)
         except LearnerError as error:
-            check.differs(Difference(where, update.event_id, f"{what} cannot be trained again: {error}"))
+            check.differs(where, update.event_id, f"{what} cannot be trained again: {error}")
             return False
-        self._result.exact += not repeated.elsewhere
+        self.result.exact += not repeated.elsewhere
         if repeated.tolerance:
-            self._result.elsewhere, self._result.tolerance = repeated.elsewhere, str(repeated.tolerance)
+            self.result.elsewhere, self.result.tolerance = repeated.elsewhere, str(repeated.tolerance)
         if repeated.differing:
-            check.differs(Difference(where, update.event_id, repeated.problem(update)))
+            check.differs(where, update.event_id, repeated.problem(update))
             return False
-        return repeated.elsewhere != "" or number not in self._checkpoints or self._same_weights(number)
+        return repeated.elsewhere != "" or number not in self.checkpoints or self._same_weights(number)
 
     def _same_weights(self, number: int) -> bool:
-        where, checkpoint = self._checkpoints[number]
+        where, checkpoint = self.checkpoints[number]
         if checkpoint.sha256 is None:
             return True
-        weights = self._result.weights
+        weights = self.result.weights
         weights.compared += 1
-        found = self._learner.weights_sha256()
+        found = self.learner.weights_sha256()
         if found != checkpoint.sha256:
             what = f"{checkpoint.model_uid}, trained again, has other weights"
-            weights.differs(
-                Difference(where, checkpoint.event_id, what, "$.sha256", checkpoint.sha256, found)
-            )
+            weights.differs(where, checkpoint.event_id, what, "$.sha256", checkpoint.sha256, found)
         return found == checkpoint.sha256
 
 
-class _Steps:
-    """Reads the steps of updates, once and in the order of the updates; holds those that were not asked for
-    yet.
+async def _batches(evidence: Evidence, updates: Sequence[LearnerUpdate]) -> AsyncGenerator[list[Step], None]:
+    """Yield the steps that each update drew, in its order, without those that are gone.
+
+    They are read once and in the order of the updates; those that no update has drawn yet are held.
     """
-
-    def __init__(self, evidence: Evidence, updates: Sequence[LearnerUpdate]) -> None:
-        self._evidence = evidence
-        self._needed = {step_id for update in updates for step_id in drawn_ids(update)}
-        self._read: dict[str, Step] = {}
-        self._partitions = {str(at): at for at in evidence.ends[Step.TOPIC]}
-        self._opened = AsyncExitStack()
-
-    async def __aenter__(self) -> Self:
-        self._reader = await self._opened.enter_async_context(
-            await TopicReader.open(
-                self._evidence.log,
-                (Step.TOPIC,),
-                run_id=self._evidence.run.run_id,
-                ends=self._evidence.ends[Step.TOPIC],
-            )
-        )
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._opened.aclose()
-
-    async def of(self, update: LearnerUpdate) -> list[Step]:
-        """Return the steps that an update drew, in its order, without those that are gone."""
-        read_to = {
-            at: update.positions[name] for name, at in self._partitions.items() if name in update.positions
-        }
-        async for record in self._reader.read_to(read_to):
-            step = readable_event(record)
-            if isinstance(step, Step) and step.event_id in self._needed:
-                self._needed.discard(step.event_id)
-                self._read[step.event_id] = step
-        return [self._read.pop(name) for name in drawn_ids(update) if name in self._read]
+    needed = {step_id for update in updates for step_id in drawn_ids(update)}
+    read: dict[str, Step] = {}
+    ends = evidence.ends[Step.TOPIC]
+    opened = await TopicReader.open(evidence.log, (Step.TOPIC,), run_id=evidence.run.run_id, ends=ends)
+    async with opened as reader:
+        for update in updates:
+            positions = update.positions
+            read_to = {at: positions[str(at)] for at in ends if str(at) in positions}
+            async for record in reader.read_to(read_to):
+                step = readable_event(record)
+                if isinstance(step, Step) and step.event_id in needed:
+                    needed.discard(step.event_id)
+                    read[step.event_id] = step
+            yield [read.pop(name) for name in drawn_ids(update) if name in read]

@@ -28,20 +28,6 @@ class Difference:
     recomputed: str | None = None
     """The recomputed value as JSON, shortened."""
 
-    @classmethod
-    def between(
-        cls, where: str, event_id: str, recorded: bytes, recomputed: bytes, *, of: str = "", source: str
-    ) -> "Difference | None":
-        """Return the first difference of two JSON bodies, or ``None`` if only their spelling differs.
-
-        ``of`` says what differs, if it is not the record as a whole, and ``source`` from what it differs.
-        """
-        fields = differing_fields(recorded, recomputed)
-        if not fields:
-            return None
-        more = f" in {len(fields)} fields, first" if len(fields) > 1 else ""
-        return cls(where, event_id, f"{of}differs{more} from {source}", *fields[0])
-
     def __str__(self) -> str:
         text = f"{self.where} (event {self.event_id}): {self.what}"
         if self.field is None:
@@ -254,12 +240,24 @@ class Check:
         told = [plain(f"{self.name}: {difference}") for difference in self.first]
         return [*told, f"{self.name}: and {more:,} more"] if more > 0 else told
 
-    def differs(self, difference: Difference | None) -> None:
-        """Count a difference; keep it if it is one of the first."""
-        if difference is not None:
-            self.differing += 1
-            if self.wants_more:
-                self.first.append(difference)
+    def differs(self, where: str, event_id: str, what: str, *values: str) -> None:
+        """Count a difference; keep it if it is one of the first. ``values``: field, recorded, recomputed."""
+        self.differing += 1
+        if self.wants_more:
+            self.first.append(Difference(where, event_id, what, *values))
+
+    def compare(
+        self, where: str, event_id: str, recorded: bytes, recomputed: bytes, *, of: str = "", source: str
+    ) -> bool:
+        """Count and describe a difference of two JSON bodies; return false if only their spelling differs.
+
+        ``of`` says what differs, if it is not the record as a whole, and ``source`` from what it differs.
+        """
+        fields = differing_fields(recorded, recomputed)
+        if fields:
+            more = f" in {len(fields)} fields, first" if len(fields) > 1 else ""
+            self.differs(where, event_id, f"{of}differs{more} from {source}", *fields[0])
+        return bool(fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -273,26 +271,6 @@ class VerifyReport(Report):
     """Facts that may explain differences: records are missing, the code here is not the recorded code."""
     trained: str | None = None
     """The result of training again, in a line; ``None``: it was not asked for."""
-
-    @classmethod
-    def of(
-        cls,
-        audit: AuditReport,
-        checks: Sequence[Check],
-        notes: Sequence[str] = (),
-        trained: str | None = None,
-    ) -> "VerifyReport":
-        """Put together what both depths found."""
-        problems = (*audit.problems, *(problem for check in checks for problem in check.problems))
-        return cls(
-            run_id=audit.run_id,
-            state=audit.state,
-            problems=problems,
-            audit=audit,
-            checks=checks,
-            notes=notes,
-            trained=trained,
-        )
 
     @property
     def verdict(self) -> str:

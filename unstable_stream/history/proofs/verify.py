@@ -6,7 +6,7 @@ The audit is the first: the ledger of a run, and the checkpoint files that it na
 - batches, drops and the use of every step: the draws made again (:mod:`~.recompute_batches`).
 - the collector's snapshot: its run folded again (:mod:`~.check_snapshots`).
 - on request, updates: trained on again (:mod:`~.repeat_training`).
-- games and trajectories: played again from seed and actions (:mod:`~.recompute_games`).
+- games and trajectories: played again from seed and actions (:mod:`~.play_again`).
 - checkpoint files against their recorded digests.
 
 Both sides are compared as this version of the package encodes them, so that a body written before a field
@@ -16,18 +16,21 @@ or some 100 bytes for every step, rating and trajectory, whichever is more.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Mapping
 
+from unstable_stream.errors import ConfigError
 from unstable_stream.events import Checkpoint, Rating, Step
 from unstable_stream.history.proofs.balance import balance
-from unstable_stream.history.proofs.check_collector import check_collector
-from unstable_stream.history.proofs.evidence import Evidence, Progress, weights_of
-from unstable_stream.history.proofs.ledger import Ledger
+from unstable_stream.history.proofs.check_snapshots import check_collector
+from unstable_stream.history.proofs.evidence import Evidence, Progress
+from unstable_stream.history.proofs.play_again import recompute_games
 from unstable_stream.history.proofs.recompute_batches import recompute_batches
 from unstable_stream.history.proofs.recompute_steps_and_ratings import recompute_steps_and_ratings
 from unstable_stream.history.proofs.repeat_training import repeat_training
-from unstable_stream.history.proofs.reports import AuditReport, Check, Difference, Problem, VerifyReport
+from unstable_stream.history.proofs.reports import AuditReport, Check, Problem, VerifyReport
 from unstable_stream.log.port import EventLog
+from unstable_stream.log.stores import joined, sha256_of
+from unstable_stream.log.stores.adapter_format import MODEL_WEIGHTS_FILE, WEIGHTS_FILE
 from unstable_stream.runs.code import changed_code, find_code
 from unstable_stream.runs.history import hear_of_runs
 
@@ -68,32 +71,27 @@ async def verify_run(
     steps, ratings = ledger.records(Step), ledger.records(Rating)
     checkpoints = dict(sorted(ledger.checkpoints.items()))
     del ledger
-    checks = await recompute_steps_and_ratings(evidence, steps, ratings, games=games, jobs=jobs)
+    checks = await recompute_steps_and_ratings(evidence, steps, ratings)
+    if games:
+        checks += await recompute_games(evidence, jobs)
     checks += await recompute_batches(evidence, steps, audit.steps.pending)
     checks.append(await check_collector(evidence))
-    checks.append(await asyncio.to_thread(_check_files, list(checkpoints.values()), located))
+    files, _ = await asyncio.to_thread(_check_files, checkpoints, located)
+    checks.append(files)
     trained = None
     if train:
         repeated = await repeat_training(evidence, checkpoints, updates=updates, located=located)
         checks += [repeated.updates, repeated.weights]
         trained = repeated.summary()
-    notes = [*evidence.missing, *changed_code(evidence.run.extensions, evidence.run.config())]
-    return VerifyReport.of(audit, checks, notes, trained)
-
-
-def _check_files(checkpoints: Iterable[tuple[str, Checkpoint]], located: Callable[[str], str]) -> Check:
-    """Compare the checkpoint files there are with their digests; each comes with its place in the log."""
-    check = Check("checkpoint files")
-    for where, checkpoint, path, sha256, error in weights_of(checkpoints, located):
-        if error:
-            check.differs(Difference(where, checkpoint.event_id, error))
-            continue
-        check.gone += sha256 is None
-        check.compared += sha256 is not None
-        if sha256 not in (None, checkpoint.sha256):
-            what = f"{path} is another file"
-            check.differs(Difference(where, checkpoint.event_id, what, "$.sha256", checkpoint.sha256, sha256))
-    return check
+    return VerifyReport(
+        run_id=run_id,
+        state=audit.state,
+        problems=(*audit.problems, *(problem for check in checks for problem in check.problems)),
+        audit=audit,
+        checks=checks,
+        notes=[*evidence.missing, *changed_code(evidence.run.extensions, evidence.run.config())],
+        trained=trained,
+    )
 
 
 async def audit_run(log: EventLog, run_id: str, *, located: Callable[[str], str] = str) -> AuditReport:
@@ -110,16 +108,42 @@ async def audit_run(log: EventLog, run_id: str, *, located: Callable[[str], str]
     """
     ledger = await (await Evidence.read(log, run_id)).ledger()
     await hear_of_runs(log, [ledger.run])
-    return balance(ledger, await asyncio.to_thread(lambda: list(_file_problems(ledger, located))))
+    _, problems = await asyncio.to_thread(_check_files, ledger.checkpoints, located)
+    return balance(ledger, problems)
 
 
-def _file_problems(ledger: Ledger, located: Callable[[str], str]) -> Iterator[Problem]:
-    checkpoints = [ledger.checkpoints[key] for key in sorted(ledger.checkpoints)]
-    for where, checkpoint, path, sha256, error in weights_of(checkpoints, located):
-        if error:
-            yield Problem("checkpoint file not found", f"{where}: {checkpoint.model_uid}: {error}")
-        elif sha256 is None:
-            yield Problem("checkpoint file missing", f"{checkpoint.model_uid}: {path}")
-        elif sha256 != checkpoint.sha256:
-            found = f"has sha256 {sha256}, recorded is {checkpoint.sha256}"
-            yield Problem("checkpoint file altered", f"{checkpoint.model_uid}: {path} {found}")
+def _check_files(
+    checkpoints: Mapping[tuple[str, int], tuple[str, Checkpoint]], located: Callable[[str], str]
+) -> tuple[Check, list[Problem]]:
+    """Compare the weights there are of checkpoints, past all caches, with their digests.
+
+    Args:
+        checkpoints: by model and iteration, each with its place in the log.
+        located: returns where the checkpoint is that an event names.
+
+    Raises:
+        StoreError: they are in a store that refuses, or cannot be reached.
+    """
+    check, problems = Check("checkpoint files"), []
+    for _, (where, checkpoint) in sorted(checkpoints.items()):
+        if checkpoint.path is None or checkpoint.sha256 is None:
+            continue
+        name = MODEL_WEIGHTS_FILE if checkpoint.parameters == "all" else WEIGHTS_FILE
+        uid, event_id, recorded = checkpoint.model_uid, checkpoint.event_id, checkpoint.sha256
+        try:
+            location = located(checkpoint.path)
+            path, found = joined(location, name), sha256_of(location, name)
+        except ConfigError as error:  # the client of their store is not installed
+            problems.append(Problem("checkpoint file not found", f"{where}: {uid}: {error}"))
+            check.differs(where, event_id, str(error))
+            continue
+        if found is None:
+            problems.append(Problem("checkpoint file missing", f"{uid}: {path}"))
+            check.gone += 1
+            continue
+        check.compared += 1
+        if found != recorded:
+            says = f"{uid}: {path} has sha256 {found}, recorded is {recorded}"
+            problems.append(Problem("checkpoint file altered", says))
+            check.differs(where, event_id, f"{path} is another file", "$.sha256", recorded, found)
+    return check, problems

@@ -109,15 +109,12 @@ class RunStanding:
     @property
     def state(self) -> str:
         """The state now: the recorded one, or ``lost`` if it runs and nothing was archived of it lately."""
-        return self._life(datetime.now(tz=UTC))[0]
+        return life_of(self.recorded_state, self.last_at)[0]
 
     @property
     def silence(self) -> str:
         """For how long a lost run has been silent, in words; empty for others."""
-        return self._life(datetime.now(tz=UTC))[1]
-
-    def _life(self, now: datetime) -> tuple[str, str]:
-        return life_of(self.recorded_state, self.last_at, now)
+        return life_of(self.recorded_state, self.last_at)[1]
 
     @property
     def progress(self) -> float | None:
@@ -135,16 +132,17 @@ class RunLine(RunStanding):
     """That of the latest."""
 
 
-def life_of(recorded_state: str, heard_at: datetime, now: datetime) -> tuple[str, str]:
+def life_of(recorded_state: str, heard_at: datetime, now: datetime | None = None) -> tuple[str, str]:
     """Return state and silence of an archived run; see :mod:`unstable_stream.runs.life`.
 
     Args:
         recorded_state: of the view ``runs``.
         heard_at: the newest time of the run in the archive, UTC without a zone.
-        now: the present.
+        now: with a zone; ``None``: the present.
     """
     outcome = None if recorded_state == "running" else recorded_state
-    heard_at_ms, now_ms = (int(at.timestamp() * 1000) for at in (heard_at.replace(tzinfo=UTC), now))
+    moments = heard_at.replace(tzinfo=UTC), now or datetime.now(tz=UTC)
+    heard_at_ms, now_ms = (int(at.timestamp() * 1000) for at in moments)
     state = state_of(outcome, heard_at_ms, now_ms)
     return state, silence_of(state, heard_at_ms, now_ms)
 

@@ -4,15 +4,12 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from unstable_stream.archive.read import query
 from unstable_stream.errors import ArchiveError
 from unstable_stream.inference.base_model import token_texts, tokenizer_on_disk
 from unstable_stream.log.stores.archive_address import ArchiveAddress
-
-if TYPE_CHECKING:
-    pass
 
 _SHOWN_MATCHES = 5
 

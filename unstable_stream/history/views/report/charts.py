@@ -5,8 +5,8 @@ read without a picture and checked by hand.
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from unstable_stream.history.views.report.reading import Row, RunFacts
@@ -74,17 +74,12 @@ class Section:
 
     title: str
     says: str
-    charts: Sequence[Chart] = field(default=())
+    charts: Sequence[Chart]
 
 
 def line_name(runs: Sequence[RunFacts], facts: RunFacts, *parts: str | None) -> str:
     """Name a series by whatever tells it from the others: run and model only if there are several."""
     return " · ".join([*([facts.label] if len(runs) > 1 else []), *filter(None, parts)]) or facts.label
-
-
-def environment_name(runs: Sequence[RunFacts], env_id: str) -> str:
-    """Return the environment's name if the report is about several."""
-    return env_id if len({row["env_id"] for facts in runs for row in facts.curve}) > 1 else ""
 
 
 def line_style(runs: Sequence[RunFacts], run: int, place: int) -> dict[str, int]:
@@ -100,26 +95,61 @@ def thin(rows: Sequence[Row]) -> Sequence[Row]:
     return [rows[round(place * (len(rows) - 1) / (MOST_POINTS - 1))] for place in range(MOST_POINTS)]
 
 
-def line(
-    name: str,
-    rows: Iterable[Row],
+def lines(
+    runs: Sequence[RunFacts],
+    rows_of: Callable[[RunFacts], Iterable[Row]],
     x: str,
-    y: str,
-    style: dict[str, int],
+    columns: Mapping[str, str],
+    by: Sequence[str] = (),
     *,
     band: tuple[str, str] | None = None,
+    first: int = 0,
+    unit: float = 1.0,
+) -> list[Series]:
+    """Return the lines of a chart: of each run, of each group of its rows, of each column.
+
+    Args:
+        runs: all that the report shows.
+        rows_of: returns the rows of one.
+        x: the column of the horizontal axis.
+        columns: the columns of the vertical axis, each with the end of its line's name.
+        by: the columns whose values make groups, and the lines' names.
+        band: the columns of the edges of a band.
+        first: the place of the first line among those of the chart.
+        unit: what the values of ``x`` are divided by.
+    """
+    several = len({row["env_id"] for facts in runs for row in facts.curve}) > 1
+    found = []
+    for run, facts in enumerate(runs):
+        place = first
+        for group, rows in grouped(rows_of(facts), *by).items():
+            parts = dict(zip(by, group, strict=True))
+            if "opponent" in parts:
+                parts["opponent"] = f"against {parts['opponent']}"
+            if not several:
+                parts.pop("env_id", None)
+            for column, words in columns.items():
+                name = line_name(runs, facts, *parts.values(), words)
+                style = line_style(runs, run, place)
+                found.append(_line(name, rows, (x, unit), column, band, style))
+                place += 1
+    return found
+
+
+def _line(
+    name: str,
+    rows: Sequence[Row],
+    x: tuple[str, float],
+    y: str,
+    band: tuple[str, str] | None,
+    style: dict[str, int],
 ) -> Series:
     kept = thin([row for row in rows if row[y] is not None])
-    low, high = band or ("", "")
-    return Series(
-        name,
-        [row[x] for row in kept],
-        [finite(row[y]) for row in kept],
-        [finite(row[low]) for row in kept] if band else None,
-        [finite(row[high]) for row in kept] if band else None,
-        [row["games"] for row in kept] if band and kept and "games" in kept[0] else None,
-        **style,
-    )
+    low, high = ([finite(row[edge]) for row in kept] for edge in band) if band else (None, None)
+    counts = [row["games"] for row in kept] if band and kept and "games" in kept[0] else None
+    column, unit = x
+    places = [row[column] if unit == 1 else row[column] / unit for row in kept]
+    return Series(name, places, [finite(row[y]) for row in kept], low, high, counts, **style)
 
 
 def finite(value: Any) -> float | None:
@@ -134,17 +164,9 @@ def grouped(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]
     return groups
 
 
-def if_any(chart: Chart) -> list[Chart]:
-    return [chart] if any(value is not None for series in chart.series for value in series.y) else []
-
-
 def time_unit(runs: Sequence[RunFacts]) -> tuple[str, float]:
     """Return the unit in which the longest run is told, and its seconds."""
     longest_s = max(facts.duration_s for facts in runs)
-    return (
-        ("seconds", 1.0)
-        if longest_s < 300
-        else ("minutes", 60.0)
-        if longest_s < 18_000
-        else ("hours", 3600.0)
-    )
+    if longest_s < 300:
+        return "seconds", 1.0
+    return ("minutes", 60.0) if longest_s < 18_000 else ("hours", 3600.0)

@@ -5,7 +5,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from unstable_stream.errors import ReportError
-from unstable_stream.history.views.report.charts import Chart, Matrix, Series
+from unstable_stream.history.views.report.charts import Chart, Series
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -42,24 +42,20 @@ def figure_json(chart: Chart) -> tuple[str, int]:
     from plotly.graph_objects import Figure
 
     figure = Figure()
-    height = _HEIGHT_PX
-    if chart.matrix is not None:
-        height = _draw_matrix(figure, chart, chart.matrix)
-    elif chart.kind == "ladder":
-        height = _draw_ladder(figure, chart)
-    else:
-        _draw_lines(figure, chart)
+    of_kind = {"matrix": _draw_matrix, "ladder": _draw_ladder, "line": _draw_lines}
+    height = of_kind[chart.kind](figure, chart)
+    font = {"family": "inherit", "size": 13}
     figure.update_layout(
         template="none",
         height=height,
         margin={"l": 64, "r": 16, "t": 12, "b": 56},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
-        font={"family": "inherit", "size": 13},
-        hoverlabel={"font": {"family": "inherit", "size": 13}},
+        font=font,
+        hoverlabel={"font": font},
     )
-    figure.update_xaxes(title={"font": {"size": 13}})
-    figure.update_yaxes(title={"font": {"size": 13}})
+    for axes, title in ((figure.update_xaxes, chart.x_title), (figure.update_yaxes, chart.y_title)):
+        axes(title={"text": title, "font": {"size": 13}}, zeroline=False, automargin=True)
     return str(figure.to_json()), height
 
 
@@ -69,21 +65,15 @@ def _colour(series: Series, opacity: float = 1.0) -> str:
     return f"rgba({red},{green},{blue},{opacity:g})"
 
 
-def _draw_lines(figure: "Figure", chart: Chart) -> None:
+def _draw_lines(figure: "Figure", chart: Chart) -> int:
     number = ".1%" if chart.percent else ".4~g"
     for series in chart.series:
         if series.low is not None and series.high is not None:
             edge = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
-            group = {"legendgroup": series.name}
-            figure.add_scatter(x=series.x, y=series.high, **edge, **group)
-            figure.add_scatter(
-                x=series.x,
-                y=series.low,
-                fill="tonexty",
-                fillcolor=_colour(series, _BAND_OPACITY),
-                **edge,
-                **group,
-            )
+            edge |= {"x": series.x, "legendgroup": series.name}
+            figure.add_scatter(y=series.high, **edge)
+            fill = {"fill": "tonexty", "fillcolor": _colour(series, _BAND_OPACITY)}
+            figure.add_scatter(y=series.low, **fill, **edge)
         figure.add_scatter(
             x=series.x,
             y=series.y,
@@ -100,12 +90,11 @@ def _draw_lines(figure: "Figure", chart: Chart) -> None:
         showlegend=len(chart.series) > 1,
         legend={"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"},
     )
-    figure.update_xaxes(title={"text": chart.x_title}, zeroline=False, automargin=True)
-    figure.update_yaxes(title={"text": chart.y_title}, zeroline=False, automargin=True)
     if chart.percent:
         figure.update_yaxes(tickformat=".0%")
     if chart.percent or chart.from_zero:
         figure.update_yaxes(rangemode="tozero")
+    return _HEIGHT_PX
 
 
 def _labels(names: Sequence[float | str]) -> Sequence[str]:
@@ -144,12 +133,13 @@ def _draw_ladder(figure: "Figure", chart: Chart) -> int:
         hovertemplate="%{y}: %{x:.1f}, almost surely at least %{customdata}<extra></extra>",
     )
     figure.update_layout(showlegend=False)
-    figure.update_xaxes(title={"text": chart.x_title}, zeroline=False)
-    figure.update_yaxes(type="category", automargin=True, dtick=1)
+    figure.update_yaxes(type="category", dtick=1)
     return 90 + _LADDER_LINE_PX * max(4, len(series.x))
 
 
-def _draw_matrix(figure: "Figure", chart: Chart, matrix: Matrix) -> int:
+def _draw_matrix(figure: "Figure", chart: Chart) -> int:
+    matrix = chart.matrix
+    assert matrix is not None
     figure.add_heatmap(
         x=_labels(matrix.names),
         y=_labels(matrix.names),
@@ -166,20 +156,7 @@ def _draw_matrix(figure: "Figure", chart: Chart, matrix: Matrix) -> int:
         textfont={"size": 10},
         colorbar={"title": {"text": "score", "side": "right"}, "thickness": 12, "outlinewidth": 0},
     )
-    figure.update_xaxes(
-        title={"text": chart.x_title},
-        type="category",
-        tickangle=-60,
-        automargin=True,
-        dtick=1,
-        showgrid=False,
-    )
-    figure.update_yaxes(
-        title={"text": chart.y_title},
-        type="category",
-        autorange="reversed",
-        automargin=True,
-        dtick=1,
-        showgrid=False,
-    )
+    look = {"type": "category", "dtick": 1, "showgrid": False}
+    figure.update_xaxes(tickangle=-60, **look)
+    figure.update_yaxes(autorange="reversed", **look)
     return 170 + _MATRIX_CELL_PX * max(6, len(matrix.names))

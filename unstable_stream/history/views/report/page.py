@@ -1,33 +1,31 @@
 """Put the report together as one HTML file that contains everything and escapes the models' texts."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from unstable_stream.archive import held_unless_file
 from unstable_stream.errors import ReportError
-from unstable_stream.history.views.report.charts import Chart
+from unstable_stream.history.views.report.charts import Chart, Matrix
 from unstable_stream.history.views.report.figures import figure_json, plotly_script
-from unstable_stream.history.views.report.reading import RunFacts, before_and_after, labels_of, read_run
-from unstable_stream.history.views.report.samples import SampleGame, pick_samples
+from unstable_stream.history.views.report.reading import before_and_after, labels_of, read_run
+from unstable_stream.history.views.report.samples import pick_samples
 from unstable_stream.history.views.report.sections import build_sections
-from unstable_stream.history.views.written import FILTERS, config_differences, config_text, digest
+from unstable_stream.history.views.written import (
+    FILTERS,
+    config_differences,
+    config_text,
+    digest,
+    number,
+    share,
+)
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 from unstable_stream.version import __version__
 
-if TYPE_CHECKING:
-    import jinja2
 
-
-from unstable_stream.history.views.report.charts import Matrix
-from unstable_stream.history.views.written import number, share
-
-
-@dataclass(frozen=True, slots=True)
-class _Picture:
+class _Picture(NamedTuple):
     """A chart as the template needs it."""
 
     chart: Chart
@@ -59,40 +57,24 @@ def write_report(
         ArchiveError: the archive cannot be read.
     """
     script = plotly_script()
+    try:
+        import jinja2
+    except ModuleNotFoundError as error:
+        raise ReportError(
+            "a report is laid out with Jinja: pip install 'unstable_stream[analytics]'"
+        ) from error
     with held_unless_file(archive):
         labels = labels_of(archive, run_ids)
         runs = [read_run(archive, run, label) for run, label in zip(run_ids, labels, strict=True)]
         games = {run: pick_samples(archive, run, limit=samples, tokenizer=tokenizer) for run in run_ids}
-    page = render(runs, games, script=script, written_at=datetime.now(UTC)).encode()
-    try:
-        output.write_bytes(page)
-    except OSError as error:
-        raise ReportError(f"cannot write the report to {output}: {error.strerror or error}") from error
-    return len(page)
-
-
-def render(
-    runs: Sequence[RunFacts],
-    games: Mapping[str, Sequence[SampleGame]],
-    *,
-    script: str,
-    written_at: datetime,
-) -> str:
-    """Return the page.
-
-    Args:
-        runs: at least one.
-        games: sample games by run id.
-        script: source of plotly.js.
-        written_at: time to put under the page.
-
-    Raises:
-        ReportError: Jinja is not installed.
-    """
-    environment = _environment()
     files = resources.files("unstable_stream.history.views.report") / "templates"
     style, behaviour = ((files / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    return environment.from_string((files / "page.html.jinja").read_text(encoding="utf-8")).render(
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters |= FILTERS
+    template = environment.from_string((files / "page.html.jinja").read_text(encoding="utf-8"))
+    page = template.render(
         runs=runs,
         games=games,
         changes={facts.run_id: before_and_after(facts) for facts in runs},
@@ -104,34 +86,20 @@ def render(
         scripts=[script, behaviour],
         script_digests=[digest(script), digest(behaviour)],
         style=style,
-        written_at=written_at,
+        written_at=datetime.now(UTC),
         version=__version__,
-    )
-
-
-def _environment() -> "jinja2.Environment":
+    ).encode()
     try:
-        import jinja2
-    except ModuleNotFoundError as error:
-        raise ReportError(
-            "a report is laid out with Jinja: pip install 'unstable_stream[analytics]'"
-        ) from error
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= FILTERS
-    return environment
+        output.write_bytes(page)
+    except OSError as error:
+        raise ReportError(f"cannot write the report to {output}: {error.strerror or error}") from error
+    return len(page)
 
 
 def _picture(chart: Chart) -> _Picture:
-    figure, height = figure_json(chart)
-    columns, rows = numbers_of(chart)
-    return _Picture(chart, figure, height, columns, rows)
-
-
-def numbers_of(chart: Chart) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """Return the columns and rows: one row a point, or one a player of a matrix."""
-    return _matrix_table(chart.matrix) if chart.matrix is not None else _series_table(chart)
+    """Return the figure, and its numbers: one row a point, or one a player of a matrix."""
+    table = _series_table(chart) if chart.matrix is None else _matrix_table(chart.matrix)
+    return _Picture(chart, *figure_json(chart), *table)
 
 
 def _matrix_table(matrix: Matrix) -> tuple[Sequence[str], Sequence[Sequence[str]]]:

@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TypeAlias
 
 from unstable_stream.archive import dropped_error, open_archive, query
@@ -145,7 +145,7 @@ _THROUGHPUT = """
 """
 _LADDER_OVER_TIME = """
     SELECT model_uid, floor((epoch(occurred_at) - epoch($start::TIMESTAMP)) / $bin) * $bin AS second,
-        arg_max(mu, games) AS mu, arg_max(sigma, games) AS sigma
+        arg_max(mu, games) AS mu, arg_max(mu - sigma, games) AS low, arg_max(mu + sigma, games) AS high
     FROM ratings WHERE run_id = $run AND env_id = $env GROUP BY model_uid, second ORDER BY model_uid, second
 """
 _TOTALS = """
@@ -217,7 +217,7 @@ class RunFacts:
     @property
     def life(self) -> tuple[str, str]:
         """The state now, and the reason of the end or, of a lost run, for how long it has been silent."""
-        state, silence = life_of(self.about["state"], self.heard_at, datetime.now(tz=UTC))
+        state, silence = life_of(self.about["state"], self.heard_at)
         return state, silence or self.about["reason"] or ""
 
 
@@ -324,10 +324,8 @@ def with_charts(archive: ArchiveAddress, results: RunFacts) -> RunFacts:
 def _bin_width(duration_s: float) -> float:
     """Return a round number of seconds that makes at most ``_TIME_BINS`` bins."""
     at_least = max(duration_s / _TIME_BINS, 1.0)
-    for width in (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600):
-        if width >= at_least:
-            return float(width)
-    return math.ceil(at_least / 3600) * 3600.0
+    widths = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
+    return next((width for width in widths if width >= at_least), math.ceil(at_least / 3600) * 3600.0)
 
 
 def before_and_after(facts: RunFacts) -> list[Change]:

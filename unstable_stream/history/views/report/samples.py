@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from unstable_stream.archive import query
 from unstable_stream.history.views.transcript import (
-    Token,
+    TokensOfGame,
     Transcript,
     TranscriptMove,
     load_transcripts,
@@ -88,10 +88,8 @@ class SampleGame:
     """The moves that are shown."""
     left_out_after: int | None
     """The shown move after which some are left out; ``None``: all are shown."""
-    tokens: Mapping[int, Sequence[Token]]
-    """Sampled tokens by game turn, at most ``_MOST_TOKENS`` of a move."""
-    with_texts: bool
-    """``True`` if the tokens' texts are known; otherwise tokens are shown as numbers."""
+    tokens: TokensOfGame
+    """At most ``_MOST_TOKENS`` of a move; without texts they are shown as numbers."""
 
     @property
     def players(self) -> dict[int, str]:
@@ -115,8 +113,8 @@ def pick_samples(
     samples = []
     for transcript, why in zip(transcripts, reasons.values(), strict=True):
         moves, cut = _shown(transcript.moves)
-        tokens, with_texts = tokens_of(archive, transcript, moves, most=_MOST_TOKENS, tokenizer=tokenizer)
-        samples.append(SampleGame(why, transcript, moves, cut, tokens, with_texts))
+        tokens = tokens_of(archive, transcript, moves, most=_MOST_TOKENS, tokenizer=tokenizer)
+        samples.append(SampleGame(why, transcript, moves, cut, tokens))
     return samples
 
 
