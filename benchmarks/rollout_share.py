@@ -46,11 +46,13 @@ from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.runs.context import RunContext
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.placement import place
 from unstable_stream.services.launch.plan import this_machine
 from unstable_stream.services.launch.ray.cluster import start_local, stop_local
-from unstable_stream.services.launch.ray.engine import EngineActor, RayEngine, RemoteEngine
+from unstable_stream.services.launch.ray.engine import EngineActor, RemoteEngine
+from unstable_stream.services.launch.ray.engine_pool import RayEngine
 from unstable_stream.services.launch.ray.rollout import RayRolloutWorker, RolloutActor
 
 Chain = list[list[int]]
@@ -109,16 +111,15 @@ class Bench:
         engines = ray.remote(MeasuredEngine).options(
             num_cpus=0, num_gpus=share.num_gpus, max_concurrency=4096
         )
-        self._engine = engines.remote(config, _RUN, outputs[0], model, share)
+        run = RunContext(_RUN, config, data)
+        self._engine = engines.remote(run, outputs[0], model, share)
         workers = ray.remote(RolloutActor).options(num_cpus=0, max_concurrency=1024)
-        worker = workers.remote(
-            config, _RUN, outputs[1], str(data.root), model, RemoteEngine({0: self._engine}), {}
-        )
-        self._worker = RayRolloutWorker(lambda _machine: worker, 0, _RUN)
+        worker = workers.remote(run, outputs[1], model, RemoteEngine({0: self._engine}), {})
+        self._worker = RayRolloutWorker(lambda: worker, 0, _RUN)
 
     async def ready(self) -> None:
         """Return when the engine has loaded its model."""
-        await RayEngine(self._engine, 0).stats()
+        await RayEngine(0, self._engine).stats()
 
     async def play(self) -> float:
         """Play games as a run does; return completion tokens per second, and keep their prompts."""

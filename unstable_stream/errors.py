@@ -30,12 +30,6 @@ class ServiceError(UnstableStreamError):
     """A service that could not be started or kept dying."""
 
 
-class ServiceKilledError(ServiceError):
-    """A process that a service needs ended without a word: killed, crashed, or out of memory."""
-
-    retriable = True
-
-
 class PluginError(UnstableStreamError):
     """A plug-in consumer that cannot be loaded, is declared wrongly, or keeps what cannot be saved."""
 

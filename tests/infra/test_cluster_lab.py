@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes import still_runs
-from tools.lab.cluster import RAY_HEAD, RAY_WORKERS, Lab, main, why_unavailable
+from tools.lab.cluster import RAY_HEAD, RAY_WORKERS, Lab, why_unavailable
 from tools.lab.faults import FAULTS, do_faults
 from tools.lab.hosts import REPOSITORY, Hosts, HostsUnavailableError
 from tools.lab.hosts import why_unavailable as why_no_hosts
@@ -99,16 +99,6 @@ def test_two_labs_and_a_bridge_share_a_machine(tmp_path: Path) -> None:
     assert left_behind() == []
 
 
-def test_a_directory_that_was_used_is_refused_in_words(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if reason := why_unavailable():
-        pytest.skip(reason)
-    (tmp_path / "logs").mkdir()
-    assert main(["--directory", str(tmp_path)]) == 1
-    assert f"error: {tmp_path} is not an empty directory: remove it, or name" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_lab_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     if reason := why_unavailable():
@@ -126,13 +116,6 @@ def test_an_interrupted_lab_leaves_nothing(tmp_path: Path, number: signal.Signal
     assert lab.returncode != 0, said
     assert left_behind(lab.pid) == []
     assert not [pid for pid in pids if still_runs(pid)], said
-
-
-def test_a_fault_that_is_not_known_is_refused_in_words(capsys: pytest.CaptureFixture[str]) -> None:
-    if reason := why_unavailable():
-        pytest.skip(reason)
-    assert main(["--faults", "links-moment,flood"]) == 2
-    assert "error: no fault is called 'flood'; there are links-moment," in capsys.readouterr().err
 
 
 @pytest.mark.long

@@ -6,24 +6,32 @@ import shutil
 import subprocess
 import tomllib
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 import yaml
 
+from tests.infra.manifests import (
+    MANIFESTS,
+    PAGE,
+    ROOT,
+    Tree,
+    container_of,
+    holding,
+    named,
+    of_kind,
+    pod_templates,
+    resources,
+    settings_of,
+)
 from unstable_stream.log.stores.archive_address import ARCHIVE_VARIABLE, is_shared
 from unstable_stream.runs.config import VllmEngineConfig, parse_config, read_toml
 from unstable_stream.runs.placement import Machine, place
 from unstable_stream.ui.cli import app
 
-ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "docker-compose.kafka.yml"
 DOCKERFILE = ROOT / "infra" / "docker" / "Dockerfile"
-MANIFESTS = sorted([*(ROOT / "infra" / "ray").glob("*.yaml"), *(ROOT / "infra" / "strimzi").glob("*.yaml")])
-
-Tree = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -32,32 +40,10 @@ def compose() -> Tree:
     return loaded
 
 
-def manifests(kind: str) -> list[Tree]:
-    """All resources of a kind."""
-    documents = [d for path in MANIFESTS for d in yaml.safe_load_all(path.read_text(encoding="utf-8"))]
-    return [document for document in documents if document["kind"] == kind]
-
-
-def templates() -> list[Tree]:
-    """The pods of every manifest, with their labels."""
-    (job,) = manifests("RayJob")
-    cluster = job["spec"]["rayClusterSpec"]
-    return [
-        *(group["template"] for group in [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]),
-        job["spec"]["submitterPodTemplate"],
-        *(deployment["spec"]["template"] for deployment in manifests("Deployment")),
-    ]
-
-
-def pods() -> list[Tree]:
-    """The pods of every manifest."""
-    return [template["spec"] for template in templates()]
-
-
-def sources(pod: Tree) -> set[tuple[str, str]]:
+def sources(template: Tree) -> set[tuple[str, str]]:
     """Kind and name of what the environment of a pod's container is taken from."""
-    (container,) = pod["containers"]
-    return {(kind, at["name"]) for source in container.get("envFrom", []) for kind, at in source.items()}
+    taken = container_of(template).get("envFrom", [])
+    return {(kind, at["name"]) for source in taken for kind, at in source.items()}
 
 
 def assert_is_a_command(arguments: list[str]) -> None:
@@ -91,7 +77,7 @@ def test_compose_runs_the_broker_version_that_the_tests_run(compose: Tree) -> No
     found = re.search(r"<artifactId>kafka_2.13</artifactId>\s*<version>([\d.]+)</version>", pom)
     assert found
     assert compose["services"]["kafka"]["image"] == f"apache/kafka:{found[1]}"
-    (cluster,) = manifests("Kafka")
+    (cluster,) = of_kind("Kafka")
     assert cluster["spec"]["kafka"]["version"] == found[1]
 
 
@@ -137,7 +123,7 @@ def test_brokers_have_the_same_settings_everywhere(compose: Tree) -> None:
         if "=" in line and not line.startswith("#")
     )
     environment = compose["services"]["kafka"]["environment"]
-    (cluster,) = manifests("Kafka")
+    (cluster,) = of_kind("Kafka")
     strimzi = cluster["spec"]["kafka"]["config"]
     for name in (
         "auto.create.topics.enable",
@@ -172,42 +158,32 @@ def test_the_image_is_built_from_files_that_there_are_with_extras_that_there_are
     assert targets == {"services", "train"} <= stages
 
 
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
-def test_manifests_are_well_formed(path: Path) -> None:
-    documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
-    assert documents
-    for document in documents:
-        assert {"apiVersion", "kind", "metadata"} <= set(document)
-        assert document["metadata"]["name"]
-
-
 def test_pods_run_commands_that_there_are() -> None:
-    for deployment in manifests("Deployment"):
-        (container,) = deployment["spec"]["template"]["spec"]["containers"]
-        assert_is_a_command(container["args"])
-    (job,) = manifests("RayJob")
+    for deployment in of_kind("Deployment"):
+        assert_is_a_command(container_of(deployment["spec"]["template"])["args"])
+    (job,) = of_kind("RayJob")
     program, *arguments = shlex.split(job["spec"]["entrypoint"])
     assert program == "unstable-stream"
     assert_is_a_command(arguments)
 
 
 def test_pods_mount_only_what_is_declared_and_keep_secrets_in_secrets() -> None:
-    claims = {claim["metadata"]["name"] for claim in manifests("PersistentVolumeClaim")}
-    maps = {entry["metadata"]["name"] for entry in manifests("ConfigMap")}
-    for pod in pods():
+    declared = {(found["kind"], found["metadata"]["name"]) for found in resources()}
+    for template in pod_templates():
+        pod = template["spec"]
         volumes = {volume["name"]: volume for volume in pod.get("volumes", [])}
-        (container,) = pod["containers"]
-        every = [*pod.get("initContainers", []), container]
+        every = [*pod.get("initContainers", []), container_of(template)]
         assert {mount["name"] for each in every for mount in each.get("volumeMounts", [])} == set(volumes)
         for volume in volumes.values():
             if "persistentVolumeClaim" in volume:
-                assert volume["persistentVolumeClaim"]["claimName"] in claims
+                assert ("PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"]) in declared
             if "configMap" in volume:
-                assert volume["configMap"]["name"] in maps
-        assert {name for kind, name in sources(pod) if kind == "configMapRef"} <= maps
-        for setting in container.get("env", []):
+                assert ("ConfigMap", volume["configMap"]["name"]) in declared
+        for kind, name in sources(template):
+            assert kind != "configMapRef" or ("ConfigMap", name) in declared
+        for name, setting in settings_of(template).items():
             is_path = str(setting.get("value")).startswith("/")  # of a file that holds a key
-            if re.search(r"KEY|PASSWORD|TOKEN|SECRET", setting["name"]) and not is_path:
+            if re.search(r"KEY|PASSWORD|TOKEN|SECRET", name) and not is_path:
                 assert "secretKeyRef" in setting["valueFrom"]
 
 
@@ -221,29 +197,24 @@ KEYS = {
 
 def test_a_pod_gets_the_keys_that_its_work_needs_and_no_others() -> None:
     seen = set()
-    for template in templates():
+    for template in pod_templates():
         labels, pod = template["metadata"]["labels"], template["spec"]
-        (container,) = pod["containers"]
         who = labels.get("unstable-stream/part") or labels["app"]
         seen.add(who)
-        keys = {name for kind, name in sources(pod) if kind == "secretRef"}
+        keys = {name for kind, name in sources(template) if kind == "secretRef"}
         assert keys == ({KEYS[who]} if who in KEYS else set()), who
-        told = {name for kind, name in sources(pod) if kind == "configMapRef"}
+        told = {name for kind, name in sources(template) if kind == "configMapRef"}
         archive, run = "unstable-stream-shared-archive", "unstable-stream-run"
         mounted = {volume.get("configMap", {}).get("name") for volume in pod["volumes"]}
         assert bool(keys) == (archive in told or run in mounted), f"{who}: keys go with a store's address"
 
         # What is left: the password of its own login, and who signs certificates.
-        logins = {setting["name"]: setting for setting in container.get("env", [])}
+        logins = settings_of(template)
         own = logins.get("UNSTABLE_STREAM_KAFKA_SASL_USERNAME", {}).get("value")
-        referred = {
-            setting["valueFrom"]["secretKeyRef"]["name"]
-            for setting in container.get("env", [])
-            if "secretKeyRef" in setting.get("valueFrom", {})
-        }
-        assert referred == ({own} if own else set()), who
+        referred = [setting.get("valueFrom", {}).get("secretKeyRef") for setting in logins.values()]
+        assert {each["name"] for each in referred if each} == ({own} if own else set()), who
         volumes = {v["name"]: v["secret"]["secretName"] for v in pod["volumes"] if "secret" in v}
-        mounts = {each["name"] for each in container["volumeMounts"]}
+        mounts = {each["name"] for each in container_of(template)["volumeMounts"]}
         read = {secret for name, secret in volumes.items() if name in mounts}
         assert read == ({"unstable-stream-cluster-ca-cert"} if own else set()), who
     assert KEYS.keys() < seen
@@ -255,73 +226,48 @@ def test_checkpoints_and_a_shared_archive_are_in_buckets_of_their_own() -> None:
     texts = [path.read_text(encoding="utf-8") for path in MANIFESTS]
     addresses = [found for text in texts for found in re.findall(r"s3://(\w+)/(\w+)", text)]
     assert sorted(addresses) == [("ARCHIVE_BUCKET", "archive"), ("BUCKET", "runs")]
-    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
     for bucket, _ in addresses:
-        assert f"s#s3://{bucket}/#s3://${bucket}/#" in page
+        assert f"s#s3://{bucket}/#s3://${bucket}/#" in PAGE
 
 
 def test_the_page_makes_the_secrets_that_nobody_else_makes_and_deletes_them() -> None:
-    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
-    made = re.findall(r"^kubectl create secret generic (\S+)", page, re.MULTILINE)
+    made = re.findall(r"^kubectl create secret generic (\S+)", PAGE, re.MULTILINE)
     assert sorted(made) == sorted([*KEYS.values(), "unstable-stream-ray-authority"])
-    lines = re.findall(r"^kubectl delete secret (?:--ignore-not-found )?(.*)$", page, re.MULTILINE)
+    lines = re.findall(r"^kubectl delete secret (?:--ignore-not-found )?(.*)$", PAGE, re.MULTILINE)
     assert sorted(name for line in lines for name in line.split()) == sorted(made)
 
 
-def deployment(name: str) -> Tree:
-    (found,) = [d for d in manifests("Deployment") if d["metadata"]["name"] == f"unstable-stream-{name}"]
-    return found
-
-
-def test_an_archive_in_a_file_has_one_writer() -> None:
-    archiver = deployment("archiver")
-    assert archiver["spec"]["replicas"] == 1
-    assert archiver["spec"]["strategy"] == {"type": "Recreate"}
-
-
-def test_archivers_of_a_shared_archive_have_no_volume_to_share_and_may_be_several() -> None:
-    archivers = deployment("archivers")
-    pod = archivers["spec"]["template"]["spec"]
-    assert archivers["spec"]["replicas"] > 1
-    assert "strategy" not in archivers["spec"]
-    assert all("persistentVolumeClaim" not in volume for volume in pod["volumes"])
-    (shared,) = [
-        c for c in manifests("ConfigMap") if c["metadata"]["name"] == "unstable-stream-shared-archive"
-    ]
+def test_an_archive_in_a_file_has_one_writer_and_a_shared_one_several_without_a_volume_to_share() -> None:
+    archiver, archivers = (named("Deployment", name)["spec"] for name in ("archiver", "archivers"))
+    assert (archiver["replicas"], archiver["strategy"]) == (1, {"type": "Recreate"})
+    assert archivers["replicas"] > 1
+    assert "strategy" not in archivers
+    volumes = archivers["template"]["spec"]["volumes"]
+    assert all("persistentVolumeClaim" not in volume for volume in volumes)
+    shared = named("ConfigMap", "shared-archive")
     assert is_shared(shared["data"][ARCHIVE_VARIABLE])
-    (container,) = pod["containers"]
-    assert {"configMapRef": {"name": "unstable-stream-shared-archive"}} in container["envFrom"]
+    assert ("configMapRef", shared["metadata"]["name"]) in sources(archivers["template"])
 
 
 def test_no_pod_needs_a_disk_that_several_nodes_can_mount() -> None:
-    for claim in manifests("PersistentVolumeClaim"):
+    for claim in of_kind("PersistentVolumeClaim"):
         assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
-    (run,) = [entry for entry in manifests("ConfigMap") if "run.toml" in entry["data"]]
-    root = parse_config(tomllib.loads(run["data"]["run.toml"])).learner.ckpt_root
+    root = parse_config(tomllib.loads(holding("run.toml")["run.toml"])).learner.ckpt_root
     assert root is not None
     assert root.startswith("s3://"), "what the learner writes is read by the engines, on other nodes"
 
 
-def deleted(page: str) -> list[Path]:
-    """The files that a page's commands delete."""
-    lines = re.findall(r"^kubectl delete (.*)$", page, re.MULTILINE)
-    return [ROOT / path for line in lines for path in re.findall(r"-f (\S+\.yaml)", line)]
-
-
 def test_the_way_back_deletes_all_that_the_way_there_applied_but_no_claim() -> None:
-    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
-    applied = {ROOT / path for path in re.findall(r"infra/\w+/[\w-]+\.yaml", page)}
-    gone = deleted(page)
-    assert gone
-    kinds = {d["kind"]: path for path in gone for d in yaml.safe_load_all(path.read_text(encoding="utf-8"))}
-    assert "PersistentVolumeClaim" not in kinds, f"{kinds['PersistentVolumeClaim']} has results on its volume"
-    claims = {path for path in applied if "kind: PersistentVolumeClaim" in path.read_text(encoding="utf-8")}
-    assert claims
-    assert applied - claims == set(gone)
+    texts = {name: (ROOT / name).read_text() for name in re.findall(r"infra/\w+/[\w-]+\.yaml", PAGE)}
+    lines = re.findall(r"^kubectl delete (.*)$", PAGE, re.MULTILINE)
+    gone = {path for line in lines for path in re.findall(r"-f (\S+\.yaml)", line)}
+    claims = {name for name, text in texts.items() if "kind: PersistentVolumeClaim" in text}
+    assert claims, "they have results on their volumes"
+    assert texts.keys() - claims == gone
 
 
 def test_the_ray_job_has_the_ray_that_the_image_holds() -> None:
-    (job,) = manifests("RayJob")
+    (job,) = of_kind("RayJob")
     cluster = job["spec"]["rayClusterSpec"]
     for group in cluster["workerGroupSpecs"]:
         assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
@@ -330,9 +276,8 @@ def test_the_ray_job_has_the_ray_that_the_image_holds() -> None:
 
 
 def test_the_run_on_the_cluster_is_a_valid_configuration_that_fits_its_gpus() -> None:
-    (job,) = manifests("RayJob")
-    (run,) = [entry for entry in manifests("ConfigMap") if "run.toml" in entry["data"]]
-    config = parse_config(tomllib.loads(run["data"]["run.toml"]))
+    (job,) = of_kind("RayJob")
+    config = parse_config(tomllib.loads(holding("run.toml")["run.toml"]))
     cluster = job["spec"]["rayClusterSpec"]
     workers = sum(group["replicas"] for group in cluster["workerGroupSpecs"])
     assert isinstance(config.engine, VllmEngineConfig)
@@ -341,5 +286,5 @@ def test_the_run_on_the_cluster_is_a_valid_configuration_that_fits_its_gpus() ->
     assert [share.num_gpus for share in plan.shares] == [1.0] * (1 + workers)
     assert [share.service for share in plan.shares if share.machine == workers] == [f"engine {workers - 1}"]
     assert set(config.external) == {"processors", "archiver"}
-    deployments = {d["metadata"]["name"].removeprefix("unstable-stream-") for d in manifests("Deployment")}
+    deployments = {d["metadata"]["name"].removeprefix("unstable-stream-") for d in of_kind("Deployment")}
     assert set(config.external) <= deployments

@@ -4,57 +4,38 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
 
-from tests.infra.certificates import made_certificate
+from tests.infra.manifests import (
+    PAGE,
+    ROOT,
+    Tree,
+    container_of,
+    holding,
+    made_certificate,
+    named,
+    of_kind,
+    pod_templates,
+    ray_pods,
+    resources,
+    settings_of,
+)
 from unstable_stream.log.topics import load_topics
 from unstable_stream.log.topics import manifests as topic_manifests
 from unstable_stream.services.workers.retention import ARCHIVER_GROUP
 
 pytestmark = pytest.mark.longer
 
-ROOT = Path(__file__).parents[2]
 STRIMZI = ROOT / "infra" / "strimzi"
-MANIFESTS = sorted(
-    path for folder in ("keda", "ray", "strimzi") for path in (ROOT / "infra" / folder).glob("*.yaml")
-)
 KUBERNETES = ("1.30", "1.33", "1.37")  # the oldest and newest that are checked, and one between
 NO_RIGHTS = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
 }
-
-Tree = dict[str, Any]
-
-
-def resources() -> list[Tree]:
-    """Everything in every manifest."""
-    return [found for path in MANIFESTS for found in yaml.safe_load_all(path.read_text(encoding="utf-8"))]
-
-
-def named(resource: Tree) -> str:
-    return f"{resource['kind']}/{resource['metadata']['name']}"
-
-
-def of_kind(kind: str) -> list[Tree]:
-    return [resource for resource in resources() if resource["kind"] == kind]
-
-
-def ray_pods() -> list[Tree]:
-    """The templates inside the RayJob, whose definition is KubeRay's but whose pods are Kubernetes' own."""
-    (job,) = of_kind("RayJob")
-    cluster = job["spec"]["rayClusterSpec"]
-    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
-    return [group["template"] for group in groups] + [job["spec"]["submitterPodTemplate"]]
-
-
-def pod_templates() -> list[Tree]:
-    return [deployment["spec"]["template"] for deployment in of_kind("Deployment")] + ray_pods()
 
 
 @pytest.mark.parametrize("version", KUBERNETES)
@@ -76,8 +57,7 @@ def test_kubernetes_takes_its_own_resources(version: str) -> None:
 
 
 def test_kubernetes_takes_the_resources_of_the_page() -> None:
-    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     assert blocks
     for block in blocks:
         kubernetes_validate.validate(yaml.safe_load(block), KUBERNETES[-1], strict=True)
@@ -114,8 +94,11 @@ def test_strimzi_knows_every_field_of_its_resources(strimzi: list[str]) -> None:
     texts.append(topic_manifests(load_topics().values(), "unstable-stream").removeprefix("---\n"))
     done = _read_by(strimzi, "\n---\n".join(texts))
     assert done.returncode == 0, done.stdout + done.stderr
-    expected = [named(found) for text in texts for found in yaml.safe_load_all(text)]
-    assert done.stdout.splitlines() == [f"{name} read" for name in expected]
+    assert done.stdout.splitlines() == [
+        f"{found['kind']}/{found['metadata']['name']} read"
+        for text in texts
+        for found in yaml.safe_load_all(text)
+    ]
 
 
 def test_strimzi_names_what_it_does_not_know(strimzi: list[str]) -> None:
@@ -128,51 +111,35 @@ def test_strimzi_names_what_it_does_not_know(strimzi: list[str]) -> None:
     assert 'operations[0]: unknown value "Writ"' in done.stdout
 
 
-def _scaler_of(services: str) -> Tree:
-    (found,) = [each for each in of_kind("ScaledObject") if each["metadata"]["name"].endswith(services)]
-    return found
-
-
-def test_the_scaler_follows_the_lag_of_the_processors() -> None:
-    scaled = _scaler_of("processors")
+@pytest.mark.parametrize(
+    ("services", "followed"),
+    [
+        ("processors", {"reward-processor": "trajectories", "rating-processor": "game-outcomes"}),
+        ("archivers", {f"{ARCHIVER_GROUP}-ARCHIVE_ID": "trajectories"}),
+    ],
+)
+def test_the_scalers_follow_the_lag_and_find_the_brokers_from_their_own_namespace(
+    services: str, followed: dict[str, str]
+) -> None:
+    scaled = named("ScaledObject", services)["spec"]
+    target = named("Deployment", scaled["scaleTargetRef"]["name"])["spec"]
+    volumes = target["template"]["spec"]["volumes"]
+    assert all("persistentVolumeClaim" not in each for each in volumes), "several cannot mount one volume"
     (login,) = of_kind("TriggerAuthentication")
-    assert scaled["spec"]["scaleTargetRef"]["name"] in [d["metadata"]["name"] for d in of_kind("Deployment")]
-    followed = {}
-    for trigger in scaled["spec"]["triggers"]:
+    service, _, port = (
+        holding("UNSTABLE_STREAM_LOG")["UNSTABLE_STREAM_LOG"].removeprefix("kafka://").partition(":")
+    )
+    found = {}
+    for trigger in scaled["triggers"]:
         assert trigger["type"] == "kafka"
         assert trigger["authenticationRef"]["name"] == login["metadata"]["name"]
-        assert all(isinstance(value, str) for value in trigger["metadata"].values())
-        followed[trigger["metadata"]["consumerGroup"]] = trigger["metadata"]["topic"]
-    assert followed == {"reward-processor": "trajectories", "rating-processor": "game-outcomes"}
-    assert scaled["spec"]["maxReplicaCount"] == max(
-        load_topics()[topic].partitions for topic in followed.values()
-    )
-
-
-def test_the_scaler_finds_the_brokers_from_its_own_namespace() -> None:
-    (environment,) = [
-        found["data"] for found in of_kind("ConfigMap") if "UNSTABLE_STREAM_LOG" in found["data"]
-    ]
-    service, _, port = environment["UNSTABLE_STREAM_LOG"].removeprefix("kafka://").partition(":")
-    for scaled in of_kind("ScaledObject"):
-        for trigger in scaled["spec"]["triggers"]:
-            assert trigger["metadata"]["bootstrapServers"] == f"{service}.NAMESPACE.svc:{port}"
-    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
-    assert r's#\.NAMESPACE\.svc#.$NAMESPACE.svc#" infra/keda/*.yaml' in page
-
-
-def test_the_scaler_follows_the_lag_of_the_archivers() -> None:
-    scaled = _scaler_of("archivers")
-    (target,) = [
-        each for each in of_kind("Deployment")
-        if each["metadata"]["name"] == scaled["spec"]["scaleTargetRef"]["name"]
-    ]  # fmt: skip
-    volumes = target["spec"]["template"]["spec"]["volumes"]
-    assert all("persistentVolumeClaim" not in each for each in volumes), "several cannot mount one volume"
-    assert target["spec"].get("strategy") is None
-    (trigger,) = scaled["spec"]["triggers"]
-    assert trigger["metadata"]["consumerGroup"].startswith(f"{ARCHIVER_GROUP}-")
-    assert scaled["spec"]["maxReplicaCount"] == load_topics()[trigger["metadata"]["topic"]].partitions
+        settings = trigger["metadata"]
+        assert all(isinstance(value, str) for value in settings.values())
+        assert settings["bootstrapServers"] == f"{service}.NAMESPACE.svc:{port}"
+        found[settings["consumerGroup"]] = settings["topic"]
+    assert found == followed
+    assert scaled["maxReplicaCount"] == max(load_topics()[topic].partitions for topic in followed.values())
+    assert r's#\.NAMESPACE\.svc#.$NAMESPACE.svc#" infra/keda/*.yaml' in PAGE
 
 
 def test_every_login_is_a_user_with_rights_and_every_connection_is_encrypted() -> None:
@@ -182,23 +149,17 @@ def test_every_login_is_a_user_with_rights_and_every_connection_is_encrypted() -
         assert listener["authentication"]["type"] == "scram-sha-512"
     assert cluster["spec"]["kafka"]["authorization"] == {"type": "simple"}
     users = {user["metadata"]["name"] for user in of_kind("KafkaUser")}
-    (environment,) = [
-        found["data"] for found in of_kind("ConfigMap") if "UNSTABLE_STREAM_LOG" in found["data"]
-    ]
+    environment = holding("UNSTABLE_STREAM_LOG")
     assert environment["UNSTABLE_STREAM_KAFKA_SECURITY_PROTOCOL"] == "SASL_SSL"
     (port,) = {listener["port"] for listener in cluster["spec"]["kafka"]["listeners"]}
     assert environment["UNSTABLE_STREAM_LOG"].endswith(f":{port}")
     logins = set()
-    for template in pod_templates():
-        for container in template["spec"]["containers"]:
-            settings = {setting["name"]: setting for setting in container.get("env", [])}
-            if "UNSTABLE_STREAM_KAFKA_SASL_USERNAME" in settings:
-                login = settings["UNSTABLE_STREAM_KAFKA_SASL_USERNAME"]["value"]
-                password = settings["UNSTABLE_STREAM_KAFKA_SASL_PASSWORD"]["valueFrom"]["secretKeyRef"]
-                assert password == {"name": login, "key": "password"}, (
-                    "Strimzi makes a Secret of the user's name"
-                )
-                logins.add(login)
+    for settings in map(settings_of, pod_templates()):
+        if "UNSTABLE_STREAM_KAFKA_SASL_USERNAME" in settings:
+            login = settings["UNSTABLE_STREAM_KAFKA_SASL_USERNAME"]["value"]
+            password = settings["UNSTABLE_STREAM_KAFKA_SASL_PASSWORD"]["valueFrom"]["secretKeyRef"]
+            assert password == {"name": login, "key": "password"}, "Strimzi makes a Secret of the user's name"
+            logins.add(login)
     assert logins == users - {"unstable-stream-admin", "unstable-stream-scaler"}
 
 
@@ -206,27 +167,23 @@ def test_pods_have_no_rights_that_they_do_not_use() -> None:
     (job,) = of_kind("RayJob")
     assert job["spec"]["rayClusterSpec"]["authOptions"] == {"mode": "token"}
     for template in pod_templates():
-        assert template["spec"]["automountServiceAccountToken"] is False
-    for template in pod_templates():
-        for container in template["spec"].get("initContainers", []):
-            assert container["securityContext"] == NO_RIGHTS
-    for template in pod_templates():
         spec = template["spec"]
+        assert spec["automountServiceAccountToken"] is False
+        for container in spec.get("initContainers", []):
+            assert container["securityContext"] == NO_RIGHTS
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         is_rays = template["metadata"]["labels"].get("unstable-stream/part") == "ray"  # writes where it likes
         rights = {key: value for key, value in NO_RIGHTS.items() if key != "readOnlyRootFilesystem"}
-        for container in spec["containers"]:
-            assert container["securityContext"] == (rights if is_rays else NO_RIGHTS)
+        assert container_of(template)["securityContext"] == (rights if is_rays else NO_RIGHTS)
 
 
 def test_rays_processes_talk_over_tls_and_only_the_init_container_has_the_authoritys_key() -> None:
     for template in ray_pods()[:-1]:  # the submitter starts no process of Ray's
-        (container,) = template["spec"]["containers"]
         (init,) = template["spec"]["initContainers"]
-        settings = {each["name"]: each.get("value") for each in container["env"]}
+        settings = {name: each.get("value") for name, each in settings_of(template).items()}
         assert settings["RAY_USE_TLS"] == "1"
-        mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+        mounts = {each["name"]: each["mountPath"] for each in container_of(template)["volumeMounts"]}
         written = {each["name"]: each["mountPath"] for each in init["volumeMounts"]}
         assert mounts["certificate"] == written["certificate"]
         for name, file in (("SERVER_CERT", "tls.crt"), ("SERVER_KEY", "tls.key"), ("CA_CERT", "ca.crt")):
@@ -236,25 +193,21 @@ def test_rays_processes_talk_over_tls_and_only_the_init_container_has_the_author
         assert "ray-authority" not in mounts
         script = volumes["certificate-script"]["configMap"]["name"]
         assert init["command"] == ["sh", f"{written['certificate-script']}/certificate.sh"]
-        (found,) = [each for each in of_kind("ConfigMap") if each["metadata"]["name"] == script]
+        found = named("ConfigMap", script)
         for directory in (written["ray-authority"], written["certificate"]):
             assert directory in found["data"]["certificate.sh"]
 
 
 def test_the_script_makes_a_certificate_that_the_authority_signed_for_the_pod(tmp_path: Path) -> None:
-    """With the commands of the page for the authority, and the script as it stands, in other directories."""
     made = made_certificate(tmp_path, address="10.1.2.3", head="head.default.svc.cluster.local")
-    for name in (["-verify_ip", "10.1.2.3"], ["-verify_hostname", "head.default.svc.cluster.local"]):
-        done = subprocess.run(
-            ["openssl", "verify", "-CAfile", "ca.crt", *name, "tls.crt"],
-            cwd=made, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.stdout == "tls.crt: OK\n", done.stderr
-    other = subprocess.run(
-        ["openssl", "verify", "-CAfile", "ca.crt", "-verify_ip", "10.1.2.4", "tls.crt"],
-        cwd=made, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert other.returncode != 0
+    for option, name, said in (
+        ("-verify_ip", "10.1.2.3", "tls.crt: OK\n"),
+        ("-verify_hostname", "head.default.svc.cluster.local", "tls.crt: OK\n"),
+        ("-verify_ip", "10.1.2.4", ""),
+    ):
+        command = ["openssl", "verify", "-CAfile", "ca.crt", option, name, "tls.crt"]
+        done = subprocess.run(command, cwd=made, capture_output=True, text=True, check=False)
+        assert done.stdout == said, done.stderr
     assert (made / "tls.key").stat().st_mode & 0o077 == 0
 
 
@@ -282,14 +235,9 @@ def test_the_submitter_reaches_the_heads_page_alone() -> None:
 
 def _logs_in(template: Tree) -> bool:
     """Whether a pod is told where the log is, or has a login to it."""
-    return any(
-        setting["name"].startswith("UNSTABLE_STREAM_KAFKA")
-        for container in template["spec"]["containers"]
-        for setting in container.get("env", [])
-    ) or any(
-        source.get("configMapRef", {}).get("name") == "unstable-stream-environment"
-        for container in template["spec"]["containers"]
-        for source in container.get("envFrom", [])
+    taken = container_of(template).get("envFrom", [])
+    return any(name.startswith("UNSTABLE_STREAM_KAFKA") for name in settings_of(template)) or any(
+        source.get("configMapRef", {}).get("name") == "unstable-stream-environment" for source in taken
     )
 
 

@@ -18,8 +18,8 @@ import jsonschema
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[2]
-MANIFESTS = sorted(path for folder in ("keda", "ray") for path in (ROOT / "infra" / folder).glob("*.yaml"))
+from tests.infra.manifests import Tree, named, of_kind, resources
+
 KUBERAY: Final = ("github.com/ray-project/kuberay/ray-operator", "v1.5.1")
 KEDA: Final = ("github.com/kedacore/keda/v2", "v2.21.0")
 SUMS: Final = {
@@ -36,17 +36,10 @@ DEFINITIONS: Final = {
 # Fetching the modules, 4 MB, may take a while the first time; Go keeps them.
 pytestmark = pytest.mark.timeout(300)
 
-Tree = dict[str, Any]
 
-
-def everything() -> list[Tree]:
-    """Each resource of the manifests."""
-    return [found for path in MANIFESTS for found in yaml.safe_load_all(path.read_text(encoding="utf-8"))]
-
-
-def resources() -> list[Tree]:
-    """Those that an operator reads."""
-    return [each for each in everything() if each["apiVersion"].split("/")[0] in ("ray.io", "keda.sh")]
+def operated() -> list[Tree]:
+    """The resources that an operator reads."""
+    return [each for each in resources() if each["apiVersion"].split("/")[0] in ("ray.io", "keda.sh")]
 
 
 @functools.cache
@@ -104,7 +97,7 @@ def problems(resource: Tree) -> list[str]:
 
 
 def test_the_operators_know_all_of_their_resources() -> None:
-    found = resources()
+    found = operated()
     assert {each["kind"] for each in found} == DEFINITIONS.keys()
     assert {each["metadata"]["name"]: problems(each) for each in found} == {
         each["metadata"]["name"]: [] for each in found
@@ -130,7 +123,7 @@ CLUSTER = ["spec", "rayClusterSpec"]
     ],
 )  # fmt: skip
 def test_a_mistake_is_named(kind: str, path: list[Any], value: object, problem: str) -> None:
-    resource = copy.deepcopy(next(each for each in resources() if each["kind"] == kind))
+    resource = copy.deepcopy(next(each for each in operated() if each["kind"] == kind))
     inner: Any = resource
     for key in path[:-1]:
         inner = inner[key]
@@ -141,10 +134,7 @@ def test_a_mistake_is_named(kind: str, path: list[Any], value: object, problem: 
 
 def test_the_brokers_let_in_kedas_operator_as_it_is_installed() -> None:
     """It asks for the lag; its labels and its namespace are those of its own manifests."""
-    kafka = ROOT / "infra" / "strimzi" / "kafka.yaml"
-    (cluster,) = [
-        each for each in yaml.safe_load_all(kafka.read_text(encoding="utf-8")) if each["kind"] == "Kafka"
-    ]
+    (cluster,) = of_kind("Kafka")
     peers = cluster["spec"]["kafka"]["listeners"][0]["networkPolicyPeers"]
     (peer,) = [each for each in peers if "namespaceSelector" in each]
     text = (module(KEDA) / "config" / "manager" / "manager.yaml").read_text(encoding="utf-8")
@@ -161,19 +151,14 @@ def test_keda_knows_the_settings_of_the_triggers_and_takes_them_where_they_stand
     schema = json.loads((module(KEDA) / "schema/generated/scalers-schema.json").read_text(encoding="utf-8"))
     (kafka,) = [scaler for scaler in schema["scalers"] if scaler["type"] == "kafka"]
     settings = {each["name"]: each for each in kafka["parameters"]}
-    found = resources()
-    for scaled in (each for each in found if each["kind"] == "ScaledObject"):
+    for scaled in of_kind("ScaledObject"):
         for trigger in scaled["spec"]["triggers"]:
             assert trigger["type"] == "kafka"
             for name, value in trigger["metadata"].items():
                 assert settings[name].get("metadataVariableReadable"), name
                 assert value in settings[name].get("allowedValue", [value]), name
-    (login,) = [each for each in found if each["kind"] == "TriggerAuthentication"]
-    (secret,) = [
-        each["stringData"]
-        for each in everything()
-        if each["kind"] == "Secret" and each["metadata"]["name"] == "unstable-stream-scaler-login"
-    ]
+    (login,) = of_kind("TriggerAuthentication")
+    secret = named("Secret", "unstable-stream-scaler-login")["stringData"]
     for target in login["spec"]["secretTargetRef"]:
         setting = settings[target["parameter"]]
         assert setting.get("triggerAuthenticationVariableReadable"), target["parameter"]

@@ -2,24 +2,22 @@
 
 import json
 import os
-import queue
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from infra.kafka.brokers import KafkaCluster
-from tests.conftest import free_port_pair, skip_without_kafka
+from tests.builders import made
+from tests.conftest import KEEPING, free_port_pair, skip_without_kafka
+from tests.services.workers.test_game_schedule import config
 from unstable_stream.events import RunStarted, decode_event
 from unstable_stream.log.open import open_log_at
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import TOPICS_DIR
-from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
 
 pytestmark = pytest.mark.broker
@@ -45,7 +43,7 @@ DEADLINE_S = 60.0
 def location(tmp_path: Path) -> Iterator[str]:
     """A Kafka that holds nothing yet."""
     skip_without_kafka()
-    with KafkaCluster(tmp_path / "kafka", port=free_port_pair()) as cluster:
+    with KafkaCluster(tmp_path / "kafka", 1, free_port_pair(), KEEPING) as cluster:
         yield f"kafka://{cluster.bootstrap}"
 
 
@@ -70,45 +68,29 @@ def run(location: str, data: Path, *commands: Sequence[str]) -> str:
 
 def stop_after(process: "subprocess.Popen[str]", words: str) -> None:
     """SIGTERM a standing service once it has said so; it ends with status 0."""
-    lines: queue.Queue[str] = queue.Queue()
     assert process.stdout is not None
-    stdout = process.stdout
-
-    def read() -> None:
-        for line in stdout:
-            lines.put(line)
-
-    reader = threading.Thread(target=read)
-    reader.start()
     told = ""
     try:
-        while words not in told:
-            told += lines.get(timeout=DEADLINE_S)
-        process.send_signal(signal.SIGTERM)
-        status = process.wait(DEADLINE_S)
-        reader.join()
-        while not lines.empty():
-            told += lines.get()
-        assert status == 0, told
+        for line in process.stdout:
+            told += line
+            if words in line:
+                process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 0, told
+        assert words in told
     finally:
         process.kill()
         process.wait()
-        reader.join()
-        stdout.close()
+        process.stdout.close()
 
 
 async def test_every_service_of_the_image(location: str, tmp_path: Path) -> None:
     assert "created: checkpoints" in run(location, tmp_path, ["topics", "create"])
     log = open_log_at(location, DataDir(tmp_path).log)
     golden = [decode_event(path.read_bytes()) for path in (TOPICS_DIR / "golden").glob("*.json")]
-    settings = parse_config({"model": "tiny-player", "train_envs": [{"env_id": "TicTacToe-v0-train"}]})
-    golden = [
-        msgspec.structs.replace(event, config=settings.model_dump(mode="json"))
-        if isinstance(event, RunStarted)
-        else event
-        for event in golden
-    ]
-    await log.append([record_from_event(event) for event in golden])
+    settings = config()
+    started = made(RunStarted, config=settings.model_dump(mode="json"))
+    events = [started if isinstance(event, RunStarted) else event for event in golden]
+    await log.append([record_from_event(event) for event in events])
     await log.close()
     counted = ["sql", "SELECT count(*) AS n FROM events", "--csv"]
     said = run(location, tmp_path, ["topics", "check"], ["archive"], counted)

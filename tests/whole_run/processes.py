@@ -248,6 +248,12 @@ class LaunchedRun:
         """Run another ``unstable-stream`` command on the same data directory and log."""
         return await asyncio.to_thread(run_command, self.data, *arguments, log=self.log)
 
+    async def prove(self, run_id: str) -> str:
+        """Check that ``audit`` and ``verify`` find nothing wrong; return what they printed."""
+        done = [await self.command(command, run_id) for command in ("audit", "verify")]
+        assert [(each.returncode, each.stderr) for each in done] == [(0, "")] * 2, done
+        return "".join(each.stdout for each in done)
+
 
 class StandingService:
     """A command that stands beside the runs of a log, in its own process and data directory.

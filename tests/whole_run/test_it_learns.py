@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.services.workers.test_game_schedule import config
 from unstable_stream.events import Event, GameOutcome
 from unstable_stream.history.proofs.verify import audit_run
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record
-from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.services.launch.launcher import launch
 
@@ -19,36 +19,33 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 UPDATES = 12
 
 
-def config() -> RunConfig:
-    return parse_config(
-        {
-            "model": "tiny-player",
-            "seed": 11,
-            "train_envs": [{"env_id": "SimpleTak-v0-train", "template": "simpletak-board"}],
-            "sampling": {"max_tokens": 4},
-            "lora": {"lora_rank": 16, "lora_alpha": 32},
-            "collector": {"num_workers": 64, "num_eval_workers": 64, "max_turns": 40},
-            "model_pool": {"sample_mode": "fixed", "fixed": [{"name": "first-legal"}]},
-            "evaluation": {
-                "opponents": [{"name": "first-legal"}],
-                "every": UPDATES,
-                "max_eval_games_per_ckpt": 100,
-            },
-            "buffer": {"max_staleness": 4},
-            "learner": {
-                "iterations": UPDATES,
-                "batch_size": 384,
-                "mini_batch_size": 256,
-                "optimizer_steps": 2,
-                "learning_rate": 1e-3,
-            },
-        }
-    )
+SETTINGS = config(
+    seed=11,
+    train_envs=[{"env_id": "SimpleTak-v0-train", "template": "simpletak-board"}],
+    sampling={"max_tokens": 4},
+    lora={"lora_rank": 16, "lora_alpha": 32},
+    collector={"num_workers": 64, "num_eval_workers": 64, "max_turns": 40},
+    model_pool={"sample_mode": "fixed", "fixed": [{"name": "first-legal"}]},
+    evaluation={
+        "opponents": [{"name": "first-legal"}],
+        "every": UPDATES,
+        "max_eval_games_per_ckpt": 100,
+        "first_last_games": 100,
+    },
+    buffer={"max_staleness": 4},
+    learner={
+        "iterations": UPDATES,
+        "batch_size": 384,
+        "mini_batch_size": 256,
+        "optimizer_steps": 2,
+        "learning_rate": 1e-3,
+    },
+)
 
 
 async def test_the_reward_rises_against_a_player_that_can_be_beaten(tmp_path: Path) -> None:
     data = DataDir(tmp_path)
-    run = await launch(config(), data, backend="inline")
+    run = await launch(SETTINGS, data, backend="inline")
     assert run.outcome == "completed"
     async with LocalLog.open(data.log) as log:
         report = await audit_run(log, run.run_id)

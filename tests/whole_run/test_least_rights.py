@@ -37,15 +37,6 @@ _RESOURCES = {
     "transactionalId": ResourceType.TRANSACTIONAL_ID,
 }
 _PATTERNS = {"literal": ResourcePatternType.LITERAL, "prefix": ResourcePatternType.PREFIXED}
-_OPERATIONS = {
-    "Read": AclOperation.READ,
-    "Write": AclOperation.WRITE,
-    "Create": AclOperation.CREATE,
-    "Describe": AclOperation.DESCRIBE,
-    "DescribeConfigs": AclOperation.DESCRIBE_CONFIGS,
-    "Alter": AclOperation.ALTER,
-    "AlterConfigs": AclOperation.ALTER_CONFIGS,
-}
 
 
 def users() -> dict[str, list[dict[str, Any]]]:
@@ -112,7 +103,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]
                 _PATTERNS[right["resource"].get("patternType", "literal")],
                 f"User:{user}",
                 "*",
-                _OPERATIONS[operation],
+                AclOperation[re.sub(r"\B([A-Z])", r"_\1", operation).upper()],
                 AclPermissionType.ALLOW,
             )
             for user, rights in users().items()

@@ -30,7 +30,7 @@ def plan_config(config: "RunConfig", *, fetch: bool = True) -> "RunPlan":
     shape = read_shape(base_model_path(config)) if fetch or here else None
     machines = [this_machine()]
     if config.backend == "ray" and "RAY_ADDRESS" in os.environ:
-        from unstable_stream.services.launch.ray.placement import look_at_cluster
+        from unstable_stream.services.launch.ray.cluster import look_at_cluster
 
         machines = look_at_cluster()
     return RunPlan(place(config, machines), (), ()) if shape is None else plan_shape(config, shape, machines)

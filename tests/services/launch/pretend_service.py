@@ -5,8 +5,14 @@ import signal
 import sys
 from pathlib import Path
 
-from unstable_stream.errors import FencedError, LearnerError, OffsetOutOfRangeError, StoreUnavailableError
-from unstable_stream.services.launch.death import write_death
+from unstable_stream.errors import FencedError, LearnerError, OffsetOutOfRangeError
+from unstable_stream.services.launch.service_output import write_death
+
+ERRORS = {
+    "dies": (1, LearnerError("it went wrong")),
+    "log-too-short": (1, OffsetOutOfRangeError.of("steps[0]", 1000, 0, 900)),
+    "fenced": (3, FencedError("another learner has taken over")),
+}
 
 
 def main(behaviour: str, directory: Path) -> int:
@@ -15,32 +21,13 @@ def main(behaviour: str, directory: Path) -> int:
     with starts.open("a") as file:
         file.write(f"{os.getpid()}\n")
     number = len(starts.read_text().splitlines())
-    if behaviour == "done":
-        return 0
-    output = directory / "logs" / f"{behaviour}.log"
-    if behaviour == "dies":
-        write_death(output, LearnerError(f"{'once ' * number}it went wrong"))
-        return 5
-    if behaviour == "dies-alike":
-        write_death(output, LearnerError("it went wrong"))
-        return 1
-    if behaviour == "dies-elsewhere":
-        write_death(output, LearnerError(f"cannot allocate {number} GB at 0x{number:x}f"))
-        return 1
-    if behaviour == "log-too-short":
-        write_death(output, OffsetOutOfRangeError.of("steps[0]", 1000, 0, 900 + number))
-        return 1
-    if behaviour == "store-away":
-        write_death(output, StoreUnavailableError("s3://runs is away"))
-        return 1
-    if behaviour == "fenced":
-        write_death(output, FencedError("another learner has taken over"))
-        return 3
+    if behaviour in ERRORS:
+        status, error = ERRORS[behaviour]
+        write_death(directory / "logs" / f"{behaviour}.log", error)
+        return status
     if behaviour == "crashes":
         print("no core", file=sys.stderr, flush=True)
         os.abort()
-    if behaviour == "killed":
-        os.kill(os.getpid(), signal.SIGKILL)
     if behaviour == "recovers":
         if number > 2:
             return 0

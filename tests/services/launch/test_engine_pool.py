@@ -4,10 +4,8 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -15,6 +13,7 @@ from ray.cluster_utils import Cluster
 from typer.testing import CliRunner
 
 from tests.processes import send
+from tests.services.launch.conftest import Clusters, patiently
 from tests.whole_run.processes import CONFIG, History, LaunchedRun, run_command
 from unstable_stream.events import (
     EnginesChanged,
@@ -29,23 +28,6 @@ from unstable_stream.ui.cli import app
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 _ENGINE = Path(__file__).resolve().parents[3] / "examples" / "extensions" / "engine.py"
-_HEAD = {"num_cpus": 1}
-
-
-@pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    """A cluster of one machine."""
-    made = patiently(lambda: Cluster(initialize_head=True, head_node_args=_HEAD))
-    yield made
-    made.shutdown()
-
-
-def patiently(make: Callable[[], Any]) -> Any:  # Ray's have no type
-    for _ in range(4):
-        # Ray gives itself half a minute, also on a busy machine, and raises bare exceptions.
-        with suppress(Exception):
-            return make()
-    return make()
 
 
 def changes(seen: History) -> list[tuple[str, str]]:
@@ -83,10 +65,8 @@ def drain(cluster: Cluster, node_id: str) -> None:
     subprocess.run([*command, "--deadline-remaining-seconds=600"], check=True, timeout=120)
 
 
-async def test_engines_follow_the_cluster_a_person_and_losses(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+async def test_engines_follow_the_cluster_a_person_and_losses(ray_cluster: Clusters, tmp_path: Path) -> None:
+    cluster = ray_cluster({"num_cpus": 1})
     settings = (
         "learner.iterations=1000",
         "evaluation.opponents=[]",
@@ -134,9 +114,7 @@ async def test_engines_follow_the_cluster_a_person_and_losses(
         (log,) = tmp_path.glob("logs/*/collector.log")
         assert log.read_text().count("engines ready") == 1, "the collector was started again"
         assert "worker lost, its games are played again" in log.read_text()
-        for command in ("audit", "verify"):
-            proof = run_command(tmp_path, command, run_id(run))
-            assert proof.returncode == 0, proof.stdout
+        await run.prove(run_id(run))
         told = run_command(
             tmp_path, "sql", "SELECT count(*) FROM engine_changes WHERE type = 'engines-wanted'"
         )

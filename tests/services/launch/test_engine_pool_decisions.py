@@ -2,21 +2,22 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 import ray
 
+from tests.services.workers.test_game_schedule import config
 from unstable_stream.events import EnginesWanted
-from unstable_stream.runs.config import parse_config
+from unstable_stream.runs.context import RunContext
+from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.placement import Machine, Placement, Share
 from unstable_stream.services.launch.ray import engine_pool
 from unstable_stream.services.launch.ray.cluster import Cluster, Whereabouts
-from unstable_stream.services.launch.ray.engine import EngineHealth, RayEngine
-from unstable_stream.services.launch.ray.engine_pool import EnginePool
+from unstable_stream.services.launch.ray.engine import EngineHealth
+from unstable_stream.services.launch.ray.engine_pool import EnginePool, RayEngine
 from unstable_stream.services.launch.ray.part_output import PartDiedError
 
 
@@ -47,25 +48,20 @@ class Pool(EnginePool):
     def _start(self, number: int, share: Share, options: Mapping[str, Any], *, initial: bool = False) -> Any:
         strategy = options.get("scheduling_strategy")
         actor: Any = Actor(getattr(strategy, "node_id", "first"))
-        slot = self._slots[number] = engine_pool._Slot(
-            number, actor, RayEngine(actor, number), initial=initial
-        )
-        return slot
+        self._slots[number] = RayEngine(number, actor, initial=initial)
+        return self._slots[number]
 
     def actor(self, number: int) -> Actor:
         found: Actor = self._slots[number].actor
         return found
 
 
-def pool_of(num_actors: object, *, gpus: float = 0.0, monkeypatch: pytest.MonkeyPatch) -> Pool:
-    config = parse_config(
-        {
-            "model": "tiny-player",
-            "train_envs": [{"env_id": "TicTacToe-v0-train"}],
-            "collector": {"num_actors": num_actors},
-        }
-    )
-    plan = Placement(Share("learner", gpus), (Share("engine 0", gpus),), (Machine(),))
+Begin: TypeAlias = Callable[..., Awaitable[Pool]]
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> Begin:
+    """Make a pool whose first engine answers."""
     monkeypatch.setattr(engine_pool, "actor_options", lambda *_, **__: {})
     monkeypatch.setattr(
         engine_pool,
@@ -73,7 +69,17 @@ def pool_of(num_actors: object, *, gpus: float = 0.0, monkeypatch: pytest.Monkey
         lambda node, soft: SimpleNamespace(node_id=node, soft=soft),
     )
     monkeypatch.setattr(ray, "kill", lambda actor: None)
-    return Pool(config, "run-a", Path("logs"), "model", plan, {})
+
+    async def begin(num_actors: object, gpus: float = 0.0) -> Pool:
+        plan = Placement(Share("learner", gpus), (Share("engine 0", gpus),), (Machine(),))
+        run = RunContext("run-a", config(collector={"num_actors": num_actors}), DataDir())
+        pool = Pool(run, "model", plan, {})
+        pool.start()
+        pool.actor(0).loaded.set()
+        assert await step(pool, machines("first")) == [("engine-0", "added")]
+        return pool
+
+    return begin
 
 
 async def step(pool: Pool, cluster: Cluster, *, times: int = 2) -> list[tuple[str, str]]:
@@ -96,17 +102,8 @@ def machines(*nodes: str, drained: tuple[str, ...] = (), free: float = 0.0) -> C
     )
 
 
-async def begun(pool: Pool) -> Pool:
-    pool.start()
-    pool.actor(0).loaded.set()
-    assert await step(pool, machines("first")) == [("engine-0", "added")]
-    return pool
-
-
-async def test_a_new_machine_gets_an_engine_which_is_asked_once_it_has_loaded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pool = await begun(pool_of({"min": 1, "max": 3}, monkeypatch=monkeypatch))
+async def test_a_new_machine_gets_an_engine_which_is_asked_once_it_has_loaded(begun: Begin) -> None:
+    pool = await begun({"min": 1, "max": 3})
     both = machines("first", "second")
     assert await step(pool, both) == []
     assert list(pool.actors) == [0], "it loads the model"
@@ -116,21 +113,21 @@ async def test_a_new_machine_gets_an_engine_which_is_asked_once_it_has_loaded(
     assert list(pool.actors) == [0, 1]
 
 
-async def test_free_gpus_are_taken_up_to_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = await begun(pool_of({"min": 1, "max": 3}, gpus=1.0, monkeypatch=monkeypatch))
+async def test_free_gpus_are_taken_up_to_the_most(begun: Begin) -> None:
+    pool = await begun({"min": 1, "max": 3}, gpus=1.0)
     await step(pool, Cluster(gpus={"first": 0.0, "second": 8.0}, cpus={}), times=1)
     assert [pool.actor(number).node for number in (1, 2)] == ["second", "second"]
     assert len(pool._slots) == 3
 
 
-async def test_without_free_gpus_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = await begun(pool_of(2, gpus=1.0, monkeypatch=monkeypatch))
+async def test_without_free_gpus_nothing_is_started(begun: Begin) -> None:
+    pool = await begun(2, gpus=1.0)
     await step(pool, machines("first", "second", free=0.5))
     assert list(pool._slots) == [0]
 
 
-async def test_one_that_has_something_to_answer_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = await begun(pool_of(2, monkeypatch=monkeypatch))
+async def test_one_that_has_something_to_answer_is_not_ended(begun: Begin) -> None:
+    pool = await begun(2)
     await step(pool, machines("first"))
     pool.actor(1).loaded.set()
     await step(pool, machines("first"))
@@ -143,10 +140,8 @@ async def test_one_that_has_something_to_answer_is_not_ended(monkeypatch: pytest
     assert await step(pool, machines("first"), times=4) == [("engine-1", "removed")]
 
 
-async def test_a_machine_that_is_drained_is_left_once_another_engine_answers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pool = await begun(pool_of(1, monkeypatch=monkeypatch))
+async def test_a_machine_that_is_drained_is_left_once_another_engine_answers(begun: Begin) -> None:
+    pool = await begun(1)
     left = machines("second", drained=("first",))
     assert await step(pool, left, times=3) == []
     assert list(pool.actors) == [0], "nobody else answers yet"
@@ -156,8 +151,10 @@ async def test_a_machine_that_is_drained_is_left_once_another_engine_answers(
     assert list(pool.actors) == [1]
 
 
-async def test_one_that_fails_to_load_is_tried_again_later_and_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = await begun(pool_of(2, monkeypatch=monkeypatch))
+async def test_one_that_fails_to_load_is_tried_again_later_and_later(
+    begun: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = await begun(2)
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)
     pauses = []
@@ -173,8 +170,8 @@ async def test_one_that_fails_to_load_is_tried_again_later_and_later(monkeypatch
     assert pauses == [10, 20, 40, 80, 160, 300, 300]
 
 
-async def test_one_that_says_it_can_answer_no_more_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = await begun(pool_of(2, monkeypatch=monkeypatch))
+async def test_one_that_says_it_can_answer_no_more_is_replaced(begun: Begin) -> None:
+    pool = await begun(2)
     await step(pool, machines("first"))
     pool.actor(1).loaded.set()
     await step(pool, machines("first"))
@@ -184,8 +181,8 @@ async def test_one_that_says_it_can_answer_no_more_is_replaced(monkeypatch: pyte
     assert pool.actor(1) is not dead
 
 
-async def test_the_last_one_takes_the_collector_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool = await begun(pool_of(1, monkeypatch=monkeypatch))
+async def test_the_last_one_takes_the_collector_with_it(begun: Begin) -> None:
+    pool = await begun(1)
     pool.actor(0).error = ray.exceptions.RayActorError()
     with pytest.raises(PartDiedError, match="engine 0 died"):
         await step(pool, machines("first"), times=3)

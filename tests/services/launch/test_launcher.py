@@ -2,23 +2,19 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
-import msgspec
 import pytest
 import structlog
 
-from tests.history.proofs.test_audit import RUN, history
 from tests.services.workers.test_game_schedule import config
 from unstable_stream.errors import ConfigError, ServiceError
-from unstable_stream.events import GameStarted, Metrics
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.context import RunContext
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.placement import Machine, Placement, Share
 from unstable_stream.services.launch.inline import InlineServices
-from unstable_stream.services.launch.launcher import _end, _Loading, launch
-from unstable_stream.services.tracking.service_reports import LAUNCHER
+from unstable_stream.services.launch.launcher import _end, launch
 
 
 async def test_a_view_that_failed_does_not_replace_the_result_of_the_run() -> None:
@@ -51,7 +47,9 @@ async def test_a_service_that_failed_is_noticed_where_nothing_can_be_told(
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)  # of the callback's own failure
     async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as log:
         placement = Placement(Share("learner"), (Share("engine 0"),), (Machine(),))
-        services = InlineServices(log, RunContext(RUN, config(), DataDir(tmp_path)), "model", placement)
+        services = InlineServices(
+            log, RunContext("run-test", config(), DataDir(tmp_path)), "model", placement
+        )
         services.start("collector")
         async with asyncio.timeout(60):
             with pytest.raises(ServiceError, match="collector: no space left"):
@@ -68,43 +66,22 @@ async def test_without_its_ray_cluster_a_run_is_not_recorded(
     assert not (tmp_path / "data").exists()
 
 
-async def test_modules_that_the_model_lacks_are_named_before_anything_is_written(tmp_path: Path) -> None:
-    config = parse_config(
-        {
-            "model": "tiny-player",
-            "train_envs": [{"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}],
-            "lora": {"target_modules": ["q_proj", "c_attn"]},
-        }
-    )
-    with pytest.raises(ConfigError, match=r"lora\.target_modules names c_attn, .*its layers down_proj, "):
-        await launch(config, DataDir(tmp_path))
-    assert list(tmp_path.iterdir()) == []
-
-
-async def test_a_template_that_the_model_cannot_word_is_named_before_anything_is_written(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"lora": {"target_modules": ["q_proj", "c_attn"]}},
+            r"lora\.target_modules names c_attn, .*its layers down_proj, ",
+        ),
+        (
+            {"train_envs": [{"env_id": "TicTacToe-v0-train", "template": "chat"}]},
+            "model 'tiny-player': template 'chat' on the first turn of TicTacToe-v0-train: .* no chat",
+        ),
+    ],
+)
+async def test_what_the_model_cannot_do_is_named_before_anything_is_written(
+    tmp_path: Path, settings: dict[str, Any], said: str
 ) -> None:
-    config = parse_config(
-        {"model": "tiny-player", "train_envs": [{"env_id": "TicTacToe-v0-train", "template": "chat"}]}
-    )
-    with pytest.raises(
-        ConfigError,
-        match=r"model 'tiny-player': template 'chat' on the first turn of TicTacToe-v0-train: .* no chat",
-    ):
-        await launch(config, DataDir(tmp_path))
+    with pytest.raises(ConfigError, match=said):
+        await launch(config(**settings), DataDir(tmp_path))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_it_says_what_the_first_game_waits_for() -> None:
-    events = history()
-    loading = _Loading(RUN, config())
-    assert loading.words() == "loading the model: learner and engine"
-    loading.apply(msgspec.structs.replace(events[1], run_id="another-run"))
-    loading.apply(Metrics(event_id="m", run_id=RUN, occurred_at_ms=1, source=LAUNCHER, values={}))
-    assert loading.words() == "loading the model: learner and engine"
-    loading.apply(events[1])  # its first checkpoint
-    assert loading.words() == "loading the model: engine"
-    loading.apply(Metrics(event_id="m", run_id=RUN, occurred_at_ms=1, source="engine-0", values={}))
-    assert loading.words() == "starting the first games"
-    loading.apply(next(event for event in events if isinstance(event, GameStarted)))
-    assert loading.words() == "playing the first games"

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from unstable_stream.errors import ServiceError, StoreUnavailableError
-from unstable_stream.services.launch.death import Output, write_death
+from unstable_stream.errors import ServiceError
 from unstable_stream.services.launch.ray.part_output import PartDiedError, explain
+from unstable_stream.services.launch.service_output import Output, write_death
 
 _PROGRAM = """
 import json, os, subprocess, sys
 from pathlib import Path
 import ray
-from unstable_stream.services.launch.death import Output
+from unstable_stream.services.launch.service_output import Output
 from unstable_stream.services.launch.ray.cluster import start_local, stop_local
 from unstable_stream.services.launch.ray.part_output import (
     PartDiedError, explain, printing_errors, reason_of, starting
@@ -55,7 +55,7 @@ for method in ("fail", "crash", "be_killed", "__init__"):
         ray.get(getattr(actor, method).remote())
     except ray.exceptions.RayError as error:
         died = explain(PartDiedError("engine-0", reason_of(error)), {"engine-0": output})
-        told[method] = [str(died), died.retriable]
+        told[method] = str(died)
 (logs / "told.json").write_text(json.dumps(told))  # Ray prints to stdout too
 stop_local()
 """
@@ -76,15 +76,13 @@ def test_what_an_actor_and_its_child_print_is_in_the_logs_and_explains_its_death
     assert done.returncode == 0, done.stderr
     told = json.loads((logs / "told.json").read_text())
     fail, crash, killed, start = (told[name] for name in ("fail", "crash", "be_killed", "__init__"))
-    assert fail == [f"engine 0 died: KeyError: 'seat 3' (all of it: {logs}/fail.log)", False]
-    assert start == [
-        f"engine 0 died: ValueError: no weights in the directory (all of it: {logs}/__init__.log)",
-        False,
-    ]
-    for said, may_pass in (crash, killed):
+    assert fail == f"engine 0 died: KeyError: 'seat 3' (all of it: {logs}/fail.log)"
+    assert start == (
+        f"engine 0 died: ValueError: no weights in the directory (all of it: {logs}/__init__.log)"
+    )
+    for said in (crash, killed):
         assert said.startswith("engine 0 died: its process ended without a word: killed, crashed, or out of")
-        assert may_pass
-    assert "of a child (all of it" in killed[0], "what it printed last"
+    assert "of a child (all of it" in killed, "what it printed last"
     printed = (logs / "fail.log").read_text()
     for line in ("on stdout", "a line of ours", "service=fail", "of a child", "Traceback (most recent call"):
         assert line in printed
@@ -101,8 +99,6 @@ def test_a_part_is_explained_by_what_it_left(tmp_path: Path) -> None:
     write_death(path, ValueError("no weights"))
     died = PartDiedError("engine-0", "it could not start: what Ray kept of it")
     assert str(explain(died, outputs)) == f"engine 0 died: ValueError: no weights (all of it: {path})"
-    write_death(path, StoreUnavailableError("s3://runs is away"))
-    assert explain(died, outputs).retriable
     # One that started and died later: what is written there is of a successor that could not start.
     died = PartDiedError("engine-0", "KeyError: 1")
     assert str(explain(died, outputs)) == f"engine 0 died: KeyError: 1 (all of it: {path})"

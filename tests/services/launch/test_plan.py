@@ -63,8 +63,17 @@ def need(plan: RunPlan, process: str) -> Need:
     return next(each for each in plan.needs if each.process == process)
 
 
+def needed(process: str, settings: RunConfig, shape: ModelShape = SMALL) -> Need:
+    """What a process of a run on a CPU is foretold to need."""
+    return need(plan_shape(settings, shape, [CPU]), process)
+
+
 def learner(**settings: Any) -> Need:
-    return need(plan_shape(config(learner=settings), SMALL, [CPU]), "learner")
+    return needed("learner", config(learner=settings))
+
+
+def engine_parts(settings: RunConfig, shape: ModelShape = SMALL) -> dict[str, int]:
+    return needed("engine 0", settings, shape).parts
 
 
 def test_the_shape_of_a_model_is_read_from_its_files() -> None:
@@ -129,44 +138,41 @@ def test_a_learner_of_all_parameters_keeps_gradients_and_moments_of_each() -> No
 
 
 def test_an_engine_holds_every_model_whole_if_all_parameters_are_trained() -> None:
-    def engine(shape: ModelShape, **keys: Any) -> Need:
+    def whole(shape: ModelShape = SMALL, **keys: Any) -> dict[str, int]:
         engine = {"type": "transformers", "max_model_len": 1024, **keys}
-        given = config(learner={"parameters": "all"}, engine=engine)
-        return need(plan_shape(given, shape, [CPU]), "engine 0")
+        return engine_parts(config(learner={"parameters": "all"}, engine=engine), shape)
 
-    assert engine(SMALL, max_loras=3).parts["whole models"] == 3 * 4 * SMALL.parameters
-    assert engine(SMALL, max_loras=3, dtype="bfloat16").parts["whole models"] == 3 * 2 * SMALL.parameters
-    tied = engine(replace(SMALL, tied=True), max_loras=3).parts["whole models"]
+    assert whole(max_loras=3)["whole models"] == 3 * 4 * SMALL.parameters
+    assert whole(max_loras=3, dtype="bfloat16")["whole models"] == 3 * 2 * SMALL.parameters
+    tied = whole(replace(SMALL, tied=True), max_loras=3)["whole models"]
     assert tied == 3 * 4 * (SMALL.parameters + 151_936 * 1024), "embedding and output head apart"
-    assert "adapters" not in engine(SMALL).parts
+    assert "adapters" not in whole()
 
 
 def test_layers_without_an_adapter_keep_nothing_for_the_backward_pass() -> None:
-    every = plan_shape(config(), SMALL, [CPU])
-    last = plan_shape(config(lora={"last_layers": 7}), SMALL, [CPU])
     for process, part in (
         ("learner", "adapter and optimizer"),
         ("learner", "activations"),
         ("engine 0", "adapters"),
     ):
-        quarter = need(every, process).parts[part] / 4
-        assert need(last, process).parts[part] == pytest.approx(quarter), (process, part)
+        every, last = (needed(process, config(**keys)) for keys in ({}, {"lora": {"last_layers": 7}}))
+        assert last.parts[part] == pytest.approx(every.parts[part] / 4), (process, part)
 
 
 def test_a_cache_of_bounded_size_holds_the_turns_in_flight() -> None:
     # Two rows of 1024 tokens, each with keys and values of 28 layers in float32.
     few = config(collector={"num_workers": 1, "num_eval_workers": 1})
-    cache = need(plan_shape(few, SMALL, [CPU]), "engine 0").parts["key-value cache"]
-    assert cache == 2 * 1024 * 2 * 28 * 8 * 128 * 4
-    many = need(plan_shape(config(), SMALL, [CPU]), "engine 0").parts["key-value cache"]
-    assert many == 4 * GIB
-    asked = need(plan_shape(vllm(kv_cache_gb=3), SMALL, [CPU]), "engine 0").parts["key-value cache"]
-    assert asked == 3 * GIB
+    for settings, size in (
+        (few, 2 * 1024 * 2 * 28 * 8 * 128 * 4),
+        (config(), 4 * GIB),
+        (vllm(kv_cache_gb=3), 3 * GIB),
+    ):
+        assert engine_parts(settings)["key-value cache"] == size
 
 
 def test_vllm_without_a_gpu_holds_adapters_twice_and_its_largest_batch() -> None:
     def engine(**keys: Any) -> dict[str, int]:
-        return need(plan_shape(vllm(**keys), SMALL, [CPU]), "engine 0").parts
+        return engine_parts(vllm(**keys))
 
     parts = engine(max_loras=3)
     assert parts["weights"] == 4 * SMALL.parameters, "float32 may be measured faster than the file's bfloat16"
@@ -184,7 +190,7 @@ def test_vllm_without_a_gpu_holds_adapters_twice_and_its_largest_batch() -> None
 def engine_of_few_games(shape: ModelShape, **keys: Any) -> Need:
     engine = {"type": "transformers", "max_loras": 1, "dtype": "float32", **keys}
     few = {"num_workers": 2, "num_eval_workers": 0}
-    return need(plan_shape(config(collector=few, engine=engine), shape, [CPU]), "engine 0")
+    return needed("engine 0", config(collector=few, engine=engine), shape)
 
 
 def test_an_engine_computes_with_the_file_itself_where_the_numbers_are_the_same() -> None:
@@ -260,11 +266,12 @@ def test_whole_models_that_may_not_fit_an_engine_are_warned_of() -> None:
 
 def test_long_turns_that_may_not_fit_are_warned_of() -> None:
     assert plan_shape(config(), SMALL, [CPU]).warnings == ()
-    (warning,) = plan_shape(config(), SMALL, [Machine(memory_bytes=16 * GIB)]).warnings
-    assert "learner.activation_checkpointing" in warning
-    unbounded = config(engine={"type": "transformers"})
-    (warning,) = plan_shape(unbounded, SMALL, [Machine(memory_bytes=16 * GIB)]).warnings
-    assert "engine.max_model_len to the longest turn" in warning
+    for settings, said in (
+        (config(), "learner.activation_checkpointing"),
+        (config(engine={"type": "transformers"}), "engine.max_model_len to the longest turn"),
+    ):
+        (warning,) = plan_shape(settings, SMALL, [Machine(memory_bytes=16 * GIB)]).warnings
+        assert said in warning
 
 
 def test_a_run_says_at_its_start_who_computes_where() -> None:

@@ -23,6 +23,8 @@ from unstable_stream.log.reading import read_to_end, readable_events
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
+from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.services.launch.service_output import Output
 
 pytestmark = pytest.mark.longer
 
@@ -156,5 +158,7 @@ async def test_a_failure_is_the_last_line(tmp_path: Path, output: str) -> None:
             fields = json.loads(last)
             assert (fields["level"], fields["service"]) == ("error", "archiver")
             last = fields["error"]
-        assert "no-such-run" in last
+        died = Output(DataDir(tmp_path).service_logs("no-such-run") / "archiver.log").death()
+        assert str(died) == "RunError: no run 'no-such-run' in this log; known runs: none"
+        assert str(died) in last
         assert "Traceback" not in archiver.printed

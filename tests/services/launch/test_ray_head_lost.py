@@ -1,35 +1,24 @@
 """Ray ends who is connected to a cluster whose head is lost; the launcher must live to tell what to do."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ray.cluster_utils import Cluster
 
 from tests.processes import send
-from tests.services.launch.test_engine_pool import patiently
+from tests.services.launch.conftest import Clusters
 from tests.whole_run.processes import LaunchedRun
 from unstable_stream.events import LearnerUpdate, RunFinished
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """A cluster of one machine that counts a GPU."""
+async def test_a_run_begins_on_one_gpu_and_where_its_ray_head_dies_says_how_it_is_resumed(
+    ray_cluster: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("UNSTABLE_STREAM_PRETEND_GPUS", "1")
     monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "3")
-    head = {"num_gpus": 1, "num_cpus": 2}
-    made = patiently(lambda: Cluster(initialize_head=True, head_node_args=head))
-    yield made
-    made.shutdown()
-
-
-async def test_a_run_begins_on_one_gpu_and_where_its_ray_head_dies_says_how_it_is_resumed(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    cluster = ray_cluster({"num_gpus": 1, "num_cpus": 2})
     settings = ("learner.iterations=1000", "evaluation.opponents=[]")
     async with LaunchedRun.train(tmp_path, *settings) as run:
         await run.until("an update", lambda seen: bool(seen.of(LearnerUpdate)))

@@ -11,20 +11,31 @@ from typing import Any
 import pytest
 from ray.cluster_utils import Cluster
 
+from tests.services.launch.conftest import Clusters
 from tests.whole_run.processes import LaunchedRun
 from unstable_stream.events import RunStarted
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-_SERVICE = """
+_BEGIN = """
 import json, os, sys
 import ray
 from unstable_stream.errors import UnstableStreamError
-from unstable_stream.services.launch.ray.cluster import connect
-from unstable_stream.services.launch.ray.placement import actor_options, cluster_machines, planned, reserve
-from unstable_stream.runs.placement import Machine, Placement, Share
+from unstable_stream.runs.config import parse_config
+from unstable_stream.runs.placement import Machine, Placement, Share, place
+from unstable_stream.services.launch.ray.cluster import (
+    actor_options, beside, cluster_machines, connect, planned, reserve
+)
+from unstable_stream.services.launch.ray.nodes import check_nodes
 
 connect()
+
+def placed(engines):
+    env = {"env_id": "TicTacToe-v0-train"}
+    given = {"model": "tiny-player", "train_envs": [env], "collector": {"num_actors": engines}}
+    return (config := parse_config(given)), place(config, cluster_machines(30))
+"""
+_SERVICE = """
 engines = [Share(f"engine {number}", float(gpus)) for number, gpus in enumerate(sys.argv[1:])]
 try:
     os.environ.update(reserve(Placement(Share("learner", 0.5), tuple(engines), (Machine(),)), deadline_s=5.0))
@@ -49,7 +60,7 @@ def one_gpu() -> Iterator[str]:
 
 def answer(address: str, *engines: float, script: str = _SERVICE) -> Any:
     done = subprocess.run(
-        [sys.executable, "-c", script, *map(str, engines)],
+        [sys.executable, "-c", _BEGIN + script, *map(str, engines)],
         capture_output=True,
         text=True,
         timeout=120,
@@ -85,13 +96,6 @@ def test_a_plan_is_made_for_the_cluster_without_starting_anything(one_gpu: str) 
     assert "on GPU 0" in places["learner"]
 
 
-def test_an_address_without_a_cluster_is_said_in_one_line() -> None:
-    plan = planned_for("127.0.0.1:1")
-    assert plan.returncode == 1
-    assert "no Ray cluster answers at RAY_ADDRESS=127.0.0.1:1" in plan.stderr
-    assert len(plan.stderr.splitlines()) == 1
-
-
 def test_gpus_that_are_taken_are_waited_for_with_a_deadline_and_a_reason(one_gpu: str) -> None:
     error = answer(one_gpu, 1.0)["error"]
     assert "no GPU for the run within 5 s: it wants 0.5, 1" in str(error)
@@ -100,27 +104,11 @@ def test_gpus_that_are_taken_are_waited_for_with_a_deadline_and_a_reason(one_gpu
 
 
 _TWO_MACHINES = """
-import json, os
-from pathlib import Path
-import ray
-from unstable_stream.errors import ConfigError
-from unstable_stream.services.launch.ray.cluster import connect
-from unstable_stream.services.launch.ray.nodes import check_nodes
-from unstable_stream.services.launch.ray.placement import actor_options, beside, cluster_machines
-from unstable_stream.runs.config import parse_config
-from unstable_stream.runs.placement import place
-
-connect()
-config = parse_config({
-    "model": "tiny-player",
-    "train_envs": [{"env_id": "TicTacToe-v0-train"}],
-    "collector": {"num_actors": 5},
-})
-plan = place(config, cluster_machines(30))
+config, plan = placed(5)
 try:
-    check_nodes(config, "/not/there", Path("unstable-data"), plan.machines)
+    check_nodes(config, "/not/there", plan.machines)
     error = None
-except ConfigError as found:
+except UnstableStreamError as found:
     error = str(found)
 class Where:
     def node(self):
@@ -137,13 +125,10 @@ print(json.dumps({
 """
 
 
-def test_parts_spread_over_the_machines_of_a_cluster_and_each_is_asked_what_it_has() -> None:
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
-    try:
-        cluster.add_node(num_cpus=2)
-        found = answer(cluster.address, script=_TWO_MACHINES)
-    finally:
-        cluster.shutdown()
+def test_parts_spread_over_the_machines_of_a_cluster_and_each_is_asked_what_it_has(
+    ray_cluster: Clusters,
+) -> None:
+    found = answer(ray_cluster({"num_cpus": 2}, {"num_cpus": 2}).address, script=_TWO_MACHINES)
     assert found["parts"] == [0, 1, 0, 1, 0, 1], "learner, then engines"
     assert found["workers"] == [1, 0, 1, 0, 1], "each beside its engine"
     assert found["head"] == 1, "it is the last to be given work"
@@ -152,49 +137,28 @@ def test_parts_spread_over_the_machines_of_a_cluster_and_each_is_asked_what_it_h
 
 
 _TWO_MACHINES_WITH_GPUS = """
-import json, os
-import ray
-from unstable_stream.services.launch.ray.cluster import connect
-from unstable_stream.services.launch.ray.placement import actor_options, cluster_machines, reserve
-from unstable_stream.runs.config import parse_config
-from unstable_stream.runs.placement import place
-
-connect()
-config = parse_config({
-    "model": "tiny-player",
-    "train_envs": [{"env_id": "TicTacToe-v0-train"}],
-    "collector": {"num_actors": 3},
-})
-plan = place(config, cluster_machines(30))
+_, plan = placed(3)
 os.environ.update(reserve(plan))
 node = ray.remote(lambda: ray.get_runtime_context().get_node_id())
 print(json.dumps([ray.get(node.options(**actor_options(plan, share)).remote()) for share in plan.engines]))
 """
 
 
-def test_engines_with_gpus_spread_over_the_machines() -> None:
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 4})
-    try:
-        cluster.add_node(num_cpus=2, num_gpus=4)
-        found = answer(cluster.address, script=_TWO_MACHINES_WITH_GPUS)
-    finally:
-        cluster.shutdown()
+def test_engines_with_gpus_spread_over_the_machines(ray_cluster: Clusters) -> None:
+    machine = {"num_cpus": 2, "num_gpus": 4}
+    found = answer(ray_cluster(machine, machine).address, script=_TWO_MACHINES_WITH_GPUS)
     assert len(set(found)) == 2, "one machine could hold all engines and the learner"
 
 
 async def test_a_run_is_refused_before_it_is_recorded_where_a_machine_lacks_something(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ray_cluster: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("UNSTABLE_STREAM_PRETEND_GPUS", raising=False)
-    cluster = Cluster(initialize_head=True, head_node_args={"num_gpus": 1, "num_cpus": 2})
-    try:
-        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
-        async with LaunchedRun.train(tmp_path, "learner.iterations=1") as run:
-            assert await run.end() == 1, run.told()
-            assert run.history.of(RunStarted) == []
-            told = run.stderr.read_text()
-    finally:
-        cluster.shutdown()
+    ray_cluster({"num_gpus": 1, "num_cpus": 2})
+    async with LaunchedRun.train(tmp_path, "learner.iterations=1") as run:
+        assert await run.end() == 1, run.told()
+        assert run.history.of(RunStarted) == []
+        told = run.stderr.read_text()
     assert "machines of the Ray cluster lack what the run needs" in told
     assert "Ray counts 1 GPUs, and PyTorch can use 0" in told
     assert "resume" not in told, "there is nothing to resume"

@@ -13,7 +13,7 @@ import pytest
 from ray.util import get_node_ip_address
 
 from tests.conftest import free_ports
-from tests.infra.certificates import made_certificate
+from tests.infra.manifests import made_certificate
 from tests.whole_run.processes import LaunchedRun
 from unstable_stream.events import LearnerUpdate
 

@@ -81,7 +81,7 @@ async def supervised(
         await create_declared_topics(log, load_topics())
         await start_run(log, config(), RUN)
         services, stop = Services(log, DataDir(directory), *stubborn), Stop()
-        run = SupervisedRun(log, RUN, config(), services, stop, 0, True, REMEDY)
+        run = SupervisedRun(log, services._run, services, stop, 0, True, REMEDY)
         running = asyncio.ensure_future(run.supervise(print, begun))
         try:
             async with asyncio.timeout(DEADLINE_S):

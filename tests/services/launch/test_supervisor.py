@@ -7,36 +7,35 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from tests.processes import still_runs
 from unstable_stream.errors import FencedError, ServiceError
-from unstable_stream.services.launch.supervisor import RecordedProgress, Supervisor, pause_s
+from unstable_stream.services.launch.supervisor import Supervisor, pause_s
 
 pytestmark = pytest.mark.longer
 
 PROGRAM = (sys.executable, str(Path(__file__).with_name("pretend_service.py")))
 DEADLINE_S = 60.0
+_RESTARTED = [
+    f"recovers died: it ended with status 1 and printed: start {name}; starting it again ({number} of 3)"
+    for number, name in enumerate("AB", 1)
+]
 
 
-def supervisor(
-    directory: Path,
-    *,
-    max_restarts: int = 3,
-    stop_deadline_s: float = DEADLINE_S,
-    progress: RecordedProgress | None = None,
-) -> Supervisor:
-    return Supervisor(
-        [str(directory)],
-        directory / "logs",
-        max_restarts=max_restarts,
-        environment={},
-        progress=progress,
-        program=PROGRAM,
-        first_delay_s=0.01,
-        stop_deadline_s=stop_deadline_s,
-    )
+def supervisor(directory: Path, **settings: Any) -> Supervisor:
+    (directory / "logs").mkdir(exist_ok=True)
+    defaults = {"max_restarts": 3, "first_delay_s": 0.01, "stop_deadline_s": DEADLINE_S}
+    given: dict[str, Any] = {**defaults, **settings}
+    return Supervisor([str(directory)], directory / "logs", environment={}, program=PROGRAM, **given)
+
+
+async def supervised(services: Supervisor, name: str, *, essential: bool = True) -> None:
+    services.start(name, essential=essential)
+    await asyncio.wait_for(services.wait([name]), DEADLINE_S)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -51,79 +50,62 @@ def starts(directory: Path, name: str) -> list[int]:
     return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-async def test_a_service_that_ends_well_is_finished_and_not_started_again(tmp_path: Path) -> None:
-    services = supervisor(tmp_path)
-    services.start("done")
-    await asyncio.wait_for(services.wait(["done"]), DEADLINE_S)
-    assert len(starts(tmp_path, "done")) == 1
-    assert services.services["done"].finished
-    assert services.services["done"].pid is None
-
-
 async def test_a_service_that_dies_is_started_again_until_it_ends_well(tmp_path: Path) -> None:
     services = supervisor(tmp_path)
-    services.start("recovers")
-    await asyncio.wait_for(services.wait(["recovers"]), DEADLINE_S)
+    await services.stop("recovers")  # never started: no error
+    await supervised(services, "recovers")
     assert len(set(starts(tmp_path, "recovers"))) == 3
-    assert services.services["recovers"].restarts == 2
+    assert (services.services["recovers"].restarts, services.services["recovers"].pid) == (2, None)
     notes = (tmp_path / "logs" / "launcher.log").read_text().splitlines()
-    assert [note.split(" ", 1)[1] for note in notes] == [
-        "recovers died: it ended with status 1 and printed: start A; starting it again (1 of 3)",
-        "recovers died: it ended with status 1 and printed: start B; starting it again (2 of 3)",
-    ]
+    assert [note.split(" ", 1)[1] for note in notes] == _RESTARTED
+    await services.stop("recovers")
 
 
 async def test_on_a_full_disk_it_starts_a_service_again_without_its_note(tmp_path: Path) -> None:
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "launcher.log").symlink_to("/dev/full")
     services = supervisor(tmp_path)
+    (tmp_path / "logs" / "launcher.log").symlink_to("/dev/full")
     with capture_logs() as lines:
-        services.start("recovers")
-        await asyncio.wait_for(services.wait(["recovers"]), DEADLINE_S)
-    assert services.services["recovers"].restarts == 2
-    assert [line["event"] for line in lines] == [
-        "recovers died: it ended with status 1 and printed: start A; starting it again (1 of 3)",
-        "recovers died: it ended with status 1 and printed: start B; starting it again (2 of 3)",
-    ]
+        await supervised(services, "recovers")
+    assert [line["event"] for line in lines] == _RESTARTED
     assert {line["not_noted"] for line in lines} == {"[Errno 28] No space left on device"}
 
 
 async def test_a_service_that_cannot_be_started_ends_the_run(tmp_path: Path) -> None:
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "recovers.log").symlink_to(tmp_path / "gone" / "recovers.log")
     services = supervisor(tmp_path)
-    services.start("recovers")
+    (tmp_path / "logs" / "recovers.log").symlink_to(tmp_path / "gone" / "recovers.log")
     with pytest.raises(ServiceError, match=r"recovers could not be started: .*No such file"):
-        await asyncio.wait_for(services.wait(["recovers"]), DEADLINE_S)
+        await supervised(services, "recovers")
 
 
-async def test_it_gives_up_after_max_restarts_and_says_why(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("behaviour", "said", "count"),
+    [
+        ("dies", r"dies died: LearnerError: it went wrong \(all of it: .*; dies ended after 2 restarts", 3),
+        ("crashes", r"crashes died: killed by SIGABRT: no core .* after 2 restarts", 3),
+        ("log-too-short", r"is out of range.* not started again before that is mended", 1),
+    ],
+)
+async def test_it_gives_up_after_max_restarts_or_where_something_is_missing_and_says_why(
+    tmp_path: Path, behaviour: str, said: str, count: int
+) -> None:
     services = supervisor(tmp_path, max_restarts=2)
     services.start("waits")
-    services.start("dies")
-    with pytest.raises(ServiceError) as raised:
-        await asyncio.wait_for(services.wait(["waits"]), DEADLINE_S)
-    log = tmp_path / "logs" / "dies.log"
-    assert str(raised.value) == (
-        f"dies died: LearnerError: once once once it went wrong (all of it: {log}); "
-        "dies ended after 2 restarts"
-    )
-    assert len(starts(tmp_path, "dies")) == 3
+    with pytest.raises(ServiceError, match=said) as raised:
+        await supervised(services, behaviour, essential=behaviour != "log-too-short")
+    assert str(tmp_path / "logs" / f"{behaviour}.log") in str(raised.value)
+    assert len(starts(tmp_path, behaviour)) == count
     await services.stop("waits")
 
 
+async def test_a_service_that_another_one_has_taken_over_from_is_not_started_again(tmp_path: Path) -> None:
+    with pytest.raises(FencedError, match=r"^another learner has taken over$"):
+        await supervised(supervisor(tmp_path), "fenced")
+    assert len(starts(tmp_path, "fenced")) == 1
+
+
 async def test_restarts_of_long_ago_do_not_count(tmp_path: Path) -> None:
-    services = Supervisor(
-        [str(tmp_path)],
-        tmp_path / "logs",
-        max_restarts=1,
-        environment={},
-        program=PROGRAM,
-        first_delay_s=0.01,
-        restarts_count_s=0.0,
-    )
-    services.start("recovers")  # dies twice
-    await asyncio.wait_for(services.wait(["recovers"]), DEADLINE_S)
+    services = supervisor(tmp_path, max_restarts=1, restarts_count_s=0.0)
+    await supervised(services, "recovers")  # dies twice
     assert services.services["recovers"].restarts == 2
 
 
@@ -145,136 +127,33 @@ async def test_a_killed_service_comes_back(tmp_path: Path) -> None:
     assert services.services["waits"].pid is None
 
 
-class Achieved(RecordedProgress):
-    """A service that has achieved something after each of its starts, up to the last of them."""
-
-    def __init__(self, starts: int) -> None:
-        self.starts = starts
-        self.begun = 0
-
-    async def begin(self, service: str) -> None:
-        self.begun += 1
-
-    async def made(self, service: str) -> bool:
-        return self.begun <= self.starts
-
-
-async def test_the_same_failure_twice_without_progress_between_ends_the_run(tmp_path: Path) -> None:
-    services = supervisor(tmp_path, max_restarts=5, progress=Achieved(0))
-    services.start("dies-alike")
-    with pytest.raises(ServiceError) as raised:
-        await asyncio.wait_for(services.wait(["dies-alike"]), DEADLINE_S)
-    log = tmp_path / "logs" / "dies-alike.log"
-    assert str(raised.value) == (
-        f"dies-alike died: LearnerError: it went wrong (all of it: {log}); "
-        "dies-alike ended twice in the same way, with nothing achieved between"
-    )
-    assert len(starts(tmp_path, "dies-alike")) == 2
-
-
-@pytest.mark.parametrize(
-    ("behaviour", "says"),
-    [
-        ("dies-elsewhere", "LearnerError: cannot allocate 2 GB"),  # 1 GB before
-        ("crashes", "killed by SIGABRT: no core"),  # what was printed last
-    ],
-)
-async def test_numbers_and_addresses_make_no_other_failure(tmp_path: Path, behaviour: str, says: str) -> None:
-    services = supervisor(tmp_path, max_restarts=5, progress=Achieved(0))
-    services.start(behaviour)
-    with pytest.raises(ServiceError, match=rf"{behaviour} died: {says} .* twice in the same way"):
-        await asyncio.wait_for(services.wait([behaviour]), DEADLINE_S)
-
-
-async def test_whoever_would_go_on_without_what_is_missing_is_not_started_again(tmp_path: Path) -> None:
-    services = supervisor(tmp_path, max_restarts=5, progress=Achieved(3))
-    services.start("log-too-short", essential=False)
-    with pytest.raises(ServiceError, match=r"is out of range.* not started again before that is mended"):
-        await asyncio.wait_for(services.wait(["log-too-short"]), DEADLINE_S)
-    assert len(starts(tmp_path, "log-too-short")) == 1
-
-
-@pytest.mark.parametrize(
-    ("behaviour", "says"),
-    [("killed", "killed by SIGKILL"), ("store-away", "StoreUnavailableError: s3://runs is away")],
-)
-async def test_what_may_pass_is_tried_until_the_last_restart(
-    tmp_path: Path, behaviour: str, says: str
+@pytest.mark.parametrize("behaviour", ["drains", "drains-badly", "stubborn"])
+async def test_stop_lets_a_service_drain_and_kills_what_does_not_end_in_time(
+    tmp_path: Path, behaviour: str
 ) -> None:
-    services = supervisor(tmp_path, max_restarts=3, progress=Achieved(0))
+    services = supervisor(tmp_path, stop_deadline_s=0.2 if behaviour == "stubborn" else DEADLINE_S)
     services.start(behaviour)
-    with pytest.raises(ServiceError, match=rf"{behaviour} died: {says} .* after 3 restarts$"):
-        await asyncio.wait_for(services.wait([behaviour]), DEADLINE_S)
-    assert len(starts(tmp_path, behaviour)) == 4
-
-
-async def test_the_same_failure_after_progress_is_one_of_those_that_come_and_go(tmp_path: Path) -> None:
-    services = supervisor(tmp_path, max_restarts=5, progress=Achieved(3))
-    services.start("dies-alike")
-    with pytest.raises(ServiceError, match="twice in the same way"):
-        await asyncio.wait_for(services.wait(["dies-alike"]), DEADLINE_S)
-    assert len(starts(tmp_path, "dies-alike")) == 4
-
-
-async def test_a_service_that_another_one_has_taken_over_from_is_not_started_again(tmp_path: Path) -> None:
-    services = supervisor(tmp_path)
-    services.start("fenced")
-    with pytest.raises(FencedError, match=r"^another learner has taken over$"):
-        await asyncio.wait_for(services.wait(["fenced"]), DEADLINE_S)
-    assert len(starts(tmp_path, "fenced")) == 1
-
-
-async def test_a_drain_that_fails_is_a_failure(tmp_path: Path) -> None:
-    services = supervisor(tmp_path)
-    services.start("drains-badly")
-    await until((tmp_path / "drains-badly.ready").exists)
-    await services.stop("drains-badly")
-    assert isinstance(services.failure, ServiceError)
-    assert str(services.failure).startswith(
+    await until((tmp_path / f"{behaviour}.ready").exists)
+    (pid,) = starts(tmp_path, behaviour)
+    await services.stop(behaviour)
+    assert not still_runs(pid)
+    assert (tmp_path / "drained").exists() == (behaviour == "drains")
+    if behaviour == "stubborn":
+        note = f"stubborn (pid {pid}) did not stop within 0.2 s: killing it"
+        assert note in (tmp_path / "logs" / "launcher.log").read_text()
+    failure = str(services.failure or "")
+    assert failure.startswith(
         "drains-badly died: it ended with status 1 and printed: the last records are not stored"
-    )
-    assert str(services.failure).endswith("ended while it was stopped")
-
-
-async def test_stop_lets_a_service_drain(tmp_path: Path) -> None:
-    services = supervisor(tmp_path)
-    services.start("drains")
-    await until((tmp_path / "drains.ready").exists)
-    await services.stop("drains")
-    assert (tmp_path / "drained").exists()
-    assert len(starts(tmp_path, "drains")) == 1
-
-
-async def test_stop_kills_what_does_not_end_in_time(tmp_path: Path) -> None:
-    services = supervisor(tmp_path, stop_deadline_s=0.2)
-    services.start("stubborn")
-    await until((tmp_path / "stubborn.ready").exists)
-    (pid,) = starts(tmp_path, "stubborn")
-    await services.stop("stubborn")
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
-    assert (
-        f"stubborn (pid {pid}) did not stop within 0.2 s: killing it"
-        in (tmp_path / "logs" / "launcher.log").read_text()
-    )
+    ) == (behaviour == "drains-badly")
+    assert not failure or failure.endswith("ended while it was stopped")
 
 
 async def test_stop_during_the_pause_before_a_restart_ends_it(tmp_path: Path) -> None:
-    services = Supervisor(
-        [str(tmp_path)], tmp_path / "logs", max_restarts=5, environment={}, program=PROGRAM, first_delay_s=600
-    )
+    services = supervisor(tmp_path, first_delay_s=600)
     services.start("dies")
     await until(lambda: services.services["dies"].restarts == 1)
     await asyncio.wait_for(services.stop("dies"), DEADLINE_S)
     assert len(starts(tmp_path, "dies")) == 1
-
-
-async def test_stopping_what_was_never_started_or_has_ended_is_no_error(tmp_path: Path) -> None:
-    services = supervisor(tmp_path)
-    await services.stop("done")
-    services.start("done")
-    await asyncio.wait_for(services.wait(["done"]), DEADLINE_S)
-    await services.stop("done")
 
 
 async def test_what_is_not_essential_is_given_up_and_the_run_goes_on(tmp_path: Path) -> None:

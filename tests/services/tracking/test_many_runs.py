@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from tests.history.proofs.test_audit import history
+from tests.builders import made
 from tests.services.tracking.test_terminal_interface import CONFIG, evaluated
 from unstable_stream.events import LearnerUpdate
 from unstable_stream.log.local.log import LocalLog
@@ -30,25 +30,26 @@ pytestmark = pytest.mark.longer
 DEADLINE_S = 60.0
 
 
+async def begin(log: LocalLog) -> None:
+    await log.create_topics(list(load_topics().values()))
+    for name in ("run-a", "run-b"):
+        await start_run(log, CONFIG, name)
+
+
 def test_each_run_has_a_row_with_its_newest_results() -> None:
     views = [RunView(f"run-{name}", CONFIG) for name in "ab"]
-    update = next(event for event in history() if isinstance(event, LearnerUpdate))
-    views[0].apply(
-        msgspec.structs.replace(update, run_id="run-a", update=3, metrics={**update.metrics, "entropy": 0.25})
-    )
+    views[0].apply(made(LearnerUpdate, run_id="run-a", update=3, metrics={"entropy": 0.25}))
     for number, reward in enumerate((1.0, -1.0, 1.0, 1.0)):
         game = evaluated(number, "random-legal", 2, reward)
         views[1].apply(msgspec.structs.replace(game, run_id="run-b"))
     console = Console(width=110)
     with console.capture() as shown:
         console.print(render_runs(views))
-    first, second = (
-        next(line for line in shown.get().splitlines() if run in line) for run in ("run-a", "run-b")
-    )
+    first, second = [line for line in shown.get().splitlines() if "run-" in line]
     assert f"3/{CONFIG.learner.iterations}" in first
     assert "0.25" in first
     assert f"0/{CONFIG.learner.iterations}" in second
-    assert "75% vs random-legal" in second
+    assert "at update 2: 75% of 4 vs random-legal" in second
     assert "vs random" not in first
 
 
@@ -56,9 +57,7 @@ async def test_without_a_terminal_each_run_has_a_line_until_the_last_has_ended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as log:
-        await log.create_topics(list(load_topics().values()))
-        for name in ("run-a", "run-b"):
-            await start_run(log, CONFIG, name)
+        await begin(log)
         await finish_run(log, "run-a", "completed", "")
         watching = asyncio.ensure_future(watch_runs(log, {"run-a": CONFIG, "run-b": CONFIG}))
         printed = ""
@@ -107,21 +106,16 @@ def pane() -> Iterator[Pane]:
     found.tmux("kill-server")
 
 
-async def _recorded(data: DataDir) -> None:
-    async with LocalLog.open(data.log, synchronous="NORMAL") as log:
-        await log.create_topics(list(load_topics().values()))
-        for name in ("run-a", "run-b"):
-            await start_run(log, CONFIG, name)
-
-
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("runs", [("run-a",), ("run-a", "run-b")])
 def test_the_view_fits_its_terminal_also_after_it_was_resized(
     pane: Pane, tmp_path: Path, runs: tuple[str, ...]
 ) -> None:
-    data = DataDir(tmp_path)
-    data.root.mkdir(exist_ok=True)
-    asyncio.run(_recorded(data))
+    async def recorded() -> None:
+        async with LocalLog.open(DataDir(tmp_path).log, synchronous="NORMAL") as log:
+            await begin(log)
+
+    asyncio.run(recorded())
     root = Path(__file__).resolve().parents[3]
     (tmp_path / "watch.sh").write_text(
         f"export PYTHONPATH={root}\n"

@@ -7,7 +7,7 @@ import secrets
 import socket
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,7 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.builders import made
 from tests.history.proofs.test_audit import checkpoint, history, update
 from unstable_stream.errors import LogUnavailableError, ServiceError
-from unstable_stream.events import Event, Metrics, RecordRejected, RunFinished, RunStarted, event_id
+from unstable_stream.events import Event, Metrics, RecordRejected, event_id
+from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, Record, StoredRecord, TopicPartition
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topic_drift import create_declared_topics
@@ -30,6 +31,8 @@ from unstable_stream.services.tracking.service_reports import ARCHIVER, LAUNCHER
 pytestmark = pytest.mark.longer
 
 ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+PROMETHEUS = ROOT / "infra" / "prometheus"
 DEADLINE_S = 60.0
 
 Samples: TypeAlias = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -47,12 +50,9 @@ def folded(*events: Event, most_runs: int = 100) -> MonitorState:
     return state
 
 
-def metrics(source: str, values: dict[str, float], run: str = "run-test") -> Metrics:
-    return Metrics(event_id="m", run_id=run, occurred_at_ms=5, source=source, values=values)
-
-
-def rejected(consumer: str, run: str) -> RecordRejected:
-    return made(RecordRejected, run_id=run, consumer=consumer, offset=3, reason="EventDecodeError: no")
+def of_run(events: Iterable[Event], run: str, **changes: Any) -> list[Record]:
+    """The records of these events, of another run."""
+    return [record_from_event(msgspec.structs.replace(event, run_id=run, **changes)) for event in events]
 
 
 # -- the fold ---------------------------------------------------------------------------------------
@@ -78,9 +78,11 @@ def test_an_update_delivered_again_is_counted_once() -> None:
 
 
 def test_dead_letters_are_by_consumer_without_its_run() -> None:
-    state = folded(
-        rejected("reward-processor/run-test", "run-test"), rejected("archiver", ""), rejected("archiver", "")
+    of_the_run, of_none = (
+        made(RecordRejected, run_id=run, consumer=consumer)
+        for run, consumer in (("run-test", "reward-processor/run-test"), ("", "archiver"))
     )
+    state = folded(of_the_run, of_none, of_none)
     assert state.values["dead_letters"] == {
         ("run-test", "reward-processor", "steps"): 1,
         ("", "archiver", "steps"): 2,
@@ -89,19 +91,15 @@ def test_dead_letters_are_by_consumer_without_its_run() -> None:
 
 def test_what_services_say_of_themselves_is_kept_until_the_run_ends() -> None:
     said = {"services/learner/up": 1.0, "services/learner/restarts": 2.0}
-    state = folded(
-        metrics(LAUNCHER, said), metrics(ARCHIVER, archived_values(12)), metrics("engine-0", {"tok_s": 3.5})
-    )
+    reports = ((LAUNCHER, said), (ARCHIVER, archived_values(12)), ("engine-0", {"tok_s": 3.5}))
+    state = folded(*(made(Metrics, source=source, values=values) for source, values in reports))
     key = ("run-test", "learner")
     assert (state.values["service_up"][key], state.values["service_restarts"][key]) == (1.0, 2.0)
     assert state.values["archive_records"] == {("run-test",): 12.0}
     assert state.values["value"] == {("run-test", "engine-0", "tok_s"): 3.5}
     state.apply(stored(history()[-1]))
-    assert (
-        state.values["service_up"][key],
-        state.values["service_restarts"][key],
-        state.values["value"],
-    ) == (0.0, 2.0, {})
+    assert (state.values["service_up"][key], state.values["service_restarts"][key]) == (0.0, 2.0)
+    assert state.values["value"] == {}
 
 
 def test_progress_is_the_latest_update_or_start() -> None:
@@ -134,48 +132,36 @@ def test_of_many_runs_the_latest_are_kept() -> None:
 
 
 def test_every_documented_metric_exists_and_no_other() -> None:
-    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\w+)` \| ([\w, ]*)\|", page, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| ([\w, ]*)\|", PAGE, re.MULTILINE)
     documented = {
         name: {label for label in labels.replace(" ", "").split(",") if label} for name, labels in rows
     }
-    served = {}
-    for family in exposition(MonitorState(), [], {}, log_up=True):
-        name = family.name.removeprefix("unstable_stream_")
-        served[f"{name}_total" if family.type == "counter" else name] = set(getattr(family, "_labelnames"))  # noqa: B009
-    assert documented == served
+    assert documented == served()
 
 
-def names_in(text: str) -> set[str]:
-    return set(re.findall(r"unstable_stream_(\w+)", text))
-
-
-def served_names() -> set[str]:
+def served() -> dict[str, set[str]]:
+    """The labels of each served metric."""
     return {
-        family.name.removeprefix("unstable_stream_") + ("_total" if family.type == "counter" else "")
+        family.name.removeprefix("unstable_stream_") + ("_total" if family.type == "counter" else ""): set(
+            getattr(family, "_labelnames")  # noqa: B009
+        )
         for family in exposition(MonitorState(), [], {}, log_up=True)
     }
 
 
-def test_the_dashboard_and_alerts_ask_for_what_exists() -> None:
-    dashboard = json.loads((ROOT / "infra/prometheus/dashboard.json").read_text(encoding="utf-8"))
+def test_dashboard_and_alerts_ask_for_what_exists_and_the_alerts_are_documented() -> None:
+    dashboard = json.loads((PROMETHEUS / "dashboard.json").read_text(encoding="utf-8"))
     asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     assert len(asked) > 10
-    rules = yaml.safe_load((ROOT / "infra/prometheus/alerts.yml").read_text(encoding="utf-8"))
+    rules = yaml.safe_load((PROMETHEUS / "alerts.yml").read_text(encoding="utf-8"))
     alerts = [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
     for expression in (*asked, *alerts):
-        assert names_in(expression), expression
-        assert names_in(expression) <= served_names(), expression
+        names = set(re.findall(r"unstable_stream_(\w+)", expression))
+        assert names, expression
+        assert names <= served().keys(), expression
         assert expression.count("(") == expression.count(")")
-
-
-def test_the_documented_alerts_are_the_ones_in_the_file() -> None:
-    rules = yaml.safe_load((ROOT / "infra/prometheus/alerts.yml").read_text(encoding="utf-8"))
-    page = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
-    for group in rules["groups"]:
-        for rule in group["rules"]:
-            assert f"| `{rule['expr']}` |" in page, rule["alert"]
-    scraping = yaml.safe_load((ROOT / "infra/prometheus/prometheus.yml").read_text(encoding="utf-8"))
+    assert [expression for expression in alerts if f"| `{expression}` |" not in PAGE] == []
+    scraping = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text(encoding="utf-8"))
     assert scraping["rule_files"] == ["alerts.yml"]
 
 
@@ -225,12 +211,8 @@ async def test_it_serves_what_is_there_and_what_comes(any_log: EventLog) -> None
     run = f"monitored-{secrets.token_hex(4)}"
     await create_declared_topics(any_log, load_topics())
     begun_ms = time.time_ns() // 1_000_000
-    events = [
-        msgspec.structs.replace(event, run_id=run, occurred_at_ms=begun_ms)
-        for event in history()
-        if not isinstance(event, RunFinished)
-    ]
-    await any_log.append([record_from_event(event) for event in events])
+    records = of_run(history()[:-1], run, occurred_at_ms=begun_ms)
+    await any_log.append(records)
     group = f"reward-processor/{run}"
     ends = await any_log.end_offsets("runs")
     producer = await any_log.producer(f"test-{run}")
@@ -248,20 +230,14 @@ async def test_it_serves_what_is_there_and_what_comes(any_log: EventLog) -> None
         assert samples["run_active", labels(run=run)] == 1
         where = labels(group=group, topic="runs", partition="0")
         assert samples["consumer_position", where] == ends[TopicPartition("runs", 0)]
-        later = [
-            msgspec.structs.replace(update(3, ["a", "b"], []), run_id=run),
-            msgspec.structs.replace(checkpoint(3), run_id=run),
-        ]
-        await any_log.append([record_from_event(event) for event in later])
+        await any_log.append(of_run([update(3, ["a", "b"], []), checkpoint(3)], run))
         samples = await until(scraped, lambda now: now["learner_update", labels(run=run)] == 3)
         assert samples["steps_trained_total", labels(run=run)] == 9
         # Somebody writes to runs: the group that reads it falls behind by as many records.
         lag_before = samples["consumer_lag", where]
-        begun = [event for event in events if isinstance(event, RunStarted)]
-        await any_log.append([record_from_event(event) for event in begun * 5])
+        await any_log.append(records[:1] * 5)
         await until(scraped, lambda now: now["consumer_lag", where] >= lag_before + 5)
-        end = msgspec.structs.replace(history()[-1], run_id=run, event_id=event_id(run, "run-finished", 0))
-        await any_log.append([record_from_event(end)])
+        await any_log.append(of_run(history()[-1:], run, event_id=event_id(run, "run-finished", 0)))
         samples = await until(scraped, lambda now: now["run_active", labels(run=run)] == 0)
         await until(scraped, lambda now: ("consumer_lag", where) not in now)
 
@@ -271,82 +247,63 @@ async def test_it_serves_what_is_there_and_what_comes(any_log: EventLog) -> None
 async def test_from_the_end_it_counts_only_what_comes_but_knows_the_runs(any_log: EventLog) -> None:
     run = f"monitored-{secrets.token_hex(4)}"
     await create_declared_topics(any_log, load_topics())
-    events = [msgspec.structs.replace(event, run_id=run) for event in history()[:-1]]
-    await any_log.append([record_from_event(event) for event in events])
+    await any_log.append(of_run(history()[:-1], run))
 
     async def look(scraped: Callable[[], Awaitable[Samples]]) -> None:
         samples = await scraped()
         assert samples["run_active", labels(run=run)] == 1
         assert ("steps_trained_total", labels(run=run)) not in samples
-        later = msgspec.structs.replace(update(3, ["a", "b"], []), run_id=run)
-        await any_log.append([record_from_event(later)])
+        await any_log.append(of_run([update(3, ["a", "b"], [])], run))
         samples = await until(scraped, lambda now: ("learner_update", labels(run=run)) in now)
         assert samples["steps_trained_total", labels(run=run)] == 2
 
     await watched(any_log, "end", look)
 
 
-async def test_it_waits_for_the_first_run_to_make_the_topics(tmp_path: Path) -> None:
-    from unstable_stream.log.local.log import LocalLog
-
-    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as log:
-
-        async def look(scraped: Callable[[], Awaitable[Samples]]) -> None:
-            assert {name for name, _ in await scraped()} == {"log_up"}
-            await log.create_topics([load_topics()["runs"]])
-            await log.append([record_from_event(history()[0])])
-            await until(scraped, lambda now: ("run_active", labels(run="run-test")) in now)
-            await create_declared_topics(log, load_topics())
-            await log.append([record_from_event(event) for event in history()[1:]])
-            samples = await until(scraped, lambda now: now["run_active", labels(run="run-test")] == 0)
-            assert samples["events_total", labels(run="run-test", topic="runs", type="run-started")] == 1
-
-        await watched(log, "beginning", look)
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
+    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as opened:
+        yield opened
 
 
-async def test_a_log_that_goes_away_is_told_and_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_it_waits_for_the_first_run_to_make_the_topics(log: LocalLog) -> None:
+    async def look(scraped: Callable[[], Awaitable[Samples]]) -> None:
+        assert {name for name, _ in await scraped()} == {"log_up"}
+        first, *others = of_run(history(), "run-test")
+        await log.create_topics([load_topics()["runs"]])
+        await log.append([first])
+        await until(scraped, lambda now: ("run_active", labels(run="run-test")) in now)
+        await create_declared_topics(log, load_topics())
+        await log.append(others)
+        samples = await until(scraped, lambda now: now["run_active", labels(run="run-test")] == 0)
+        assert samples["events_total", labels(run="run-test", topic="runs", type="run-started")] == 1
+
+    await watched(log, "beginning", look)
+
+
+async def test_it_goes_on_after_the_log_was_away_and_records_were_deleted_unread(
+    log: LocalLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from unstable_stream.log.local.log import LocalLog
+    await create_declared_topics(log, load_topics())
 
-    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as log:
-        await create_declared_topics(log, load_topics())
-        groups = log.groups
+    async def unreachable() -> list[str]:
+        raise LogUnavailableError("gone")
 
-        async def unreachable() -> list[str]:
-            raise LogUnavailableError("gone")
-
-        async def look(scraped: Callable[[], Awaitable[Samples]]) -> None:
-            monkeypatch.setattr(log, "groups", unreachable)
+    async def look(scraped: Callable[[], Awaitable[Samples]]) -> None:
+        with monkeypatch.context() as away:
+            away.setattr(log, "groups", unreachable)
             await until(scraped, lambda now: now["log_up", labels()] == 0)
-            monkeypatch.setattr(log, "groups", groups)
-            await until(scraped, lambda now: now["log_up", labels()] == 1)
+        await until(scraped, lambda now: now["log_up", labels()] == 1)
+        await log.append([Record("metrics", "k", b"x", partition=0)])
+        await log.delete_before(await log.end_offsets("metrics"))
+        await log.append(of_run(history()[:1], "run-test"))
+        await until(scraped, lambda now: ("run_active", labels(run="run-test")) in now)
 
-        await watched(log, "beginning", look)
-
-
-async def test_records_deleted_before_they_were_read_are_passed_over(tmp_path: Path) -> None:
-    from unstable_stream.log.local.log import LocalLog
-
-    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as log:
-        await create_declared_topics(log, load_topics())
-
-        async def look(scraped: Callable[[], Awaitable[Samples]]) -> None:
-            await log.append([Record("metrics", "k", b"x", partition=0)])
-            await log.delete_before(await log.end_offsets("metrics"))
-            await log.append([record_from_event(history()[0])])
-            await until(scraped, lambda now: ("run_active", labels(run="run-test")) in now)
-
-        await watched(log, "beginning", look)
+    await watched(log, "beginning", look)
 
 
-async def test_a_taken_port_is_an_error_of_one_line(tmp_path: Path) -> None:
-    from unstable_stream.log.local.log import LocalLog
-
-    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as log:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
-            with pytest.raises(
-                ServiceError, match=rf"cannot serve metrics on 127.0.0.1:{port}: Address already"
-            ):
-                await run_monitor(log, port=port, stop=asyncio.Event())
+async def test_a_taken_port_is_an_error_of_one_line(log: LocalLog) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ServiceError, match=rf"cannot serve metrics on 127.0.0.1:{port}: Address already"):
+            await run_monitor(log, port=port, stop=asyncio.Event())

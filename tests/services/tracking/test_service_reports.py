@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from tests.builders import made
 from unstable_stream.errors import LogUnavailableError
 from unstable_stream.events import Metrics
 from unstable_stream.log.local.log import LocalLog
@@ -48,18 +49,13 @@ def test_what_the_launcher_says_is_what_is_read() -> None:
         "learner": ServiceProcess("learner", Path("x"), restarts=2),
         "collector": ServiceProcess("collector", Path("x")),
     }
-    event = Metrics(
-        event_id="e", run_id=RUN, occurred_at_ms=1, source=LAUNCHER, values=service_values(services)
-    )
+    event = made(Metrics, source=LAUNCHER, values=service_values(services))
     assert read_services(event) == {"learner": (0.0, 2.0), "collector": (0.0, 0.0)}
-    assert read_archived(Metrics(event_id="e", run_id=RUN, occurred_at_ms=1, source="archiver")) == 0
-    archived = Metrics(
-        event_id="e", run_id=RUN, occurred_at_ms=1, source="archiver", values=archived_values(7)
-    )
-    assert read_archived(archived) == 7
+    assert read_archived(made(Metrics, values={})) == 0
+    assert read_archived(made(Metrics, values=archived_values(7))) == 7
 
 
-async def test_only_changes_are_reported(log: LocalLog) -> None:
+async def test_only_changes_are_reported_and_now_and_then_what_is_known(log: LocalLog) -> None:
     values = {"a": 1.0}
     reporter = Reporter(log, RUN, "test", lambda: values)
     for change in ({}, {}, {"a": 2.0}, {}, {"b": 1.0}):
@@ -68,13 +64,10 @@ async def test_only_changes_are_reported(log: LocalLog) -> None:
     found = await reports(log)
     assert [event.values for event in found] == [{"a": 1.0}, {"a": 2.0}, {"a": 2.0, "b": 1.0}]
     assert {(event.run_id, event.source) for event in found} == {(RUN, "test")}
-
-
-async def test_what_is_known_is_repeated_for_whoever_came_later(log: LocalLog) -> None:
-    reporter = Reporter(log, RUN, "test", lambda: {"a": 1.0}, repeat_s=0.0)
-    await reporter.report()
-    await reporter.report()
-    assert len(await reports(log)) == 2
+    reporter = Reporter(log, RUN, "test", lambda: values, repeat_s=0.0)
+    for _ in range(2):
+        await reporter.report()
+    assert len(await reports(log)) == 5
 
 
 async def test_a_log_that_cannot_be_reached_does_not_end_the_reports(

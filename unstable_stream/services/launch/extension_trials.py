@@ -112,7 +112,8 @@ def _steps() -> list[Step]:
     ]
 
 
-def _envs(config: RunConfig) -> list[EnvConfig]:
+def envs_of(config: RunConfig) -> list[EnvConfig]:
+    """Return the environments that a run plays, each once."""
     return list(dict.fromkeys((*config.train_envs, *config.evaluated_envs)))
 
 
@@ -125,7 +126,7 @@ def _try_algorithm(reference: Reference, config: RunConfig) -> None:
 
 def _try_final(reference: Reference, config: RunConfig) -> None:
     stack = build_final([reference.spec])
-    for env in _envs(config):
+    for env in envs_of(config):
         rewards = {seat: 1.0 - 2.0 * (seat % 2) for seat in range(env.num_players)}
         stack(RewardVector(rewards, frozenset((0,))), env.env_id)
     stack.load_state(stack.state())
@@ -158,7 +159,7 @@ def _try_opponent_sampling(reference: Reference, config: RunConfig) -> None:
     pool = ModelPool(reference.spec, max_active_lora=2, fixed=("somebody",), system=rated_by)
     for iteration in range(3):
         pool.add_checkpoint(None, iteration)
-    for env in _envs(config):
+    for env in envs_of(config):
         pool.sample(pool.current_uid() or "", random.Random(0), env.env_id)
 
 
@@ -172,7 +173,7 @@ def _try_rating_system(reference: Reference, config: RunConfig) -> None:
 
 def _try_template(reference: Reference, config: RunConfig) -> None:
     template = get_template(reference.text)
-    shown = [env for env in _envs(config) if env.template == reference.text] or _envs(config)
+    shown = [env for env in envs_of(config) if env.template == reference.text] or envs_of(config)
     for env in shown:
         with first_turn(env) as turn:
             prompt = template.format(turn.observation)
@@ -184,7 +185,7 @@ def _try_template(reference: Reference, config: RunConfig) -> None:
 
 
 def _try_opponent(reference: Reference, config: RunConfig) -> None:
-    for env in _envs(config):
+    for env in envs_of(config):
         if env.num_players > 1:
             player = scripted_player(reference.text, env.env_id)
             with first_turn(env) as turn:
@@ -192,7 +193,7 @@ def _try_opponent(reference: Reference, config: RunConfig) -> None:
 
 
 def _try_environment(reference: Reference, config: RunConfig) -> None:
-    for env in _envs(config):
+    for env in envs_of(config):
         if env.env_id != reference.text:
             continue
         environment = Environment(env.env_id, invalid_moves_allowed=1)

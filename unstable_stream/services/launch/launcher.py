@@ -28,21 +28,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from unstable_stream.console import get_logger
 from unstable_stream.errors import ConfigError, FencedError, ServiceError, UnstableStreamError
 from unstable_stream.events import (
-    Checkpoint,
     CollapseWarning,
-    Event,
-    GameOutcome,
-    GameStarted,
-    Metrics,
     RunStarted,
 )
-from unstable_stream.extensions import ALLOW_CODE, allowed_patterns
 from unstable_stream.inference.base_model import is_snapshot, model_directory, model_here, resolve_model
 from unstable_stream.log.port import EventLog
-from unstable_stream.log.reading import ends_of, readable_events
+from unstable_stream.log.reading import readable_events
 from unstable_stream.log.topic_drift import prepare_topics
 from unstable_stream.runs.base_model import base_model_path, with_fingerprint
-from unstable_stream.runs.code import patterns_of, remember_code
+from unstable_stream.runs.code import remember_code
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.context import RunContext
 from unstable_stream.runs.data_dir import DataDir
@@ -51,11 +45,9 @@ from unstable_stream.runs.history import run_started
 from unstable_stream.runs.placement import Machine, Placement
 from unstable_stream.runs.recording import finish_run, new_run_id, start_run
 from unstable_stream.runs.resume import check_plays, resume_run
-from unstable_stream.runs.starts import run_starts
 from unstable_stream.services.launch.plan import RunPlan, plan_run, this_machine
 from unstable_stream.services.launch.preflight import check_base_model, check_config
 from unstable_stream.services.launch.stopping import Stop, end_by, in_thread, say, stopped_by_signals
-from unstable_stream.services.launch.supervisor import RecordedProgress
 from unstable_stream.services.tracking.service_reports import LAUNCHER, Reporter, Service, service_values
 
 if TYPE_CHECKING:
@@ -119,8 +111,8 @@ async def launch(
 
     Raises:
         ConfigError: the configuration cannot run, or not on the machines of the cluster: it cannot be placed,
-            or a machine lacks the model, an extension, a package, room on its disk, or the GPUs that Ray
-            counts there; nothing was written.
+            or a machine lacks the model, an extension, a package, or the GPUs that Ray counts there; nothing
+            was written.
         RunError: the run to resume plays no games.
         ServiceError: no Ray cluster answers, or a machine of it does not describe itself, and nothing was
             written; or a service died too often, and the run can be resumed.
@@ -144,7 +136,7 @@ async def launch(
         with stopped_by_signals(stop):
             started, resumption = await _record(log, run_id, config, resume=resume is not None, fork=fork)
             trains = config.learner.iterations > (started.parent_update or 0)
-            supervised = SupervisedRun(log, run_id, config, services, stop, resumption, trains, remedy)
+            supervised = SupervisedRun(log, run, services, stop, resumption, trains, remedy)
 
             def begun() -> None:
                 nonlocal viewer
@@ -206,7 +198,7 @@ async def _check(
     def tell(words: str) -> None:
         loop.call_soon_threadsafe(progress, words)
 
-    await in_thread(stop, check_cluster, plan, config, model_path, data.root, tell)
+    await in_thread(stop, check_cluster, plan, config, model_path, tell)
     return config, model_path, plan, None
 
 
@@ -268,27 +260,14 @@ def _services(
     plan: _Plan,
     here: Placement | None,
 ) -> "InlineServices | RayServices":
-    run_id, config, data = run
-    if config.backend == "inline":
+    if run.config.backend == "inline":
         assert here is not None
         from unstable_stream.services.launch.inline import InlineServices  # loads the games
 
         return InlineServices(log, run, model_path, here)
     from unstable_stream.services.launch.ray.keeper import RayServices
 
-    return RayServices(
-        ["--run", run_id, "--data", str(data.root.absolute()), "--log", config.log, "--die-with-parent"],
-        data.service_logs(run_id),
-        plan=plan,
-        max_restarts=config.max_restarts,
-        progress=RecordedProgress(log, run_id),
-        environment={
-            "PYTHONUNBUFFERED": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-            # This process's and the run's own.
-            ALLOW_CODE: ",".join(dict.fromkeys((*(allowed_patterns() or ()), *patterns_of(config)))),
-        },
-    )
+    return RayServices(run, plan)
 
 
 @dataclass
@@ -296,8 +275,7 @@ class SupervisedRun:
     """A recorded run whose services are started here, until its end is recorded."""
 
     log: EventLog
-    run_id: str
-    config: RunConfig
+    run: RunContext
     services: "InlineServices | RayServices"
     stop: Stop
     resumption: int
@@ -313,21 +291,20 @@ class SupervisedRun:
 
     async def supervise(self, progress: Callable[[str], None], begun: Callable[[], None]) -> Launch:
         """Run the services until their end, and record the end, whatever happens."""
-        reporter = Reporter(self.log, self.run_id, LAUNCHER, lambda: service_values(self.services.services))
+        run_id, config, _ = self.run
+        reporter = Reporter(self.log, run_id, LAUNCHER, lambda: service_values(self.services.services))
         reporting = asyncio.ensure_future(reporter.run())
-        loading = _Loading(self.run_id, self.config)
-        telling = asyncio.ensure_future(_tell_of_loading(self.log, self.run_id, loading, progress))
-        work = asyncio.ensure_future(self._work(progress, loading))
+        work = asyncio.ensure_future(self._work(progress))
         stopping = asyncio.ensure_future(self.stop.asked.wait())
         beside: list[asyncio.Future[Any]] = [work, stopping]
-        if self.config.learner.on_collapse == "stop":
-            beside.append(asyncio.ensure_future(_collapse(self.log, self.run_id)))
+        if config.learner.on_collapse == "stop":
+            beside.append(asyncio.ensure_future(_collapse(self.log, run_id)))
         try:
             begun()
             await asyncio.wait(beside, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 work.result()
-                done = f"{self.config.learner.iterations} updates" if self.trains else "evaluated"
+                done = f"{config.learner.iterations} updates" if self.trains else "evaluated"
                 self.outcome, self.reason = "completed", done
             elif stopping.done():
                 self.outcome, self.reason = "stopped", self.stop.reason
@@ -342,19 +319,18 @@ class SupervisedRun:
         finally:
             for task in beside:
                 task.cancel()
-            await _end(telling)
             await asyncio.wait(beside)
             await self._end_services(reporter, reporting)
         if self.services.failure is not None:
             raise self.services.failure
-        return Launch(self.run_id, self.outcome, self.stop.signal if self.outcome == "stopped" else None)
+        return Launch(run_id, self.outcome, self.stop.signal if self.outcome == "stopped" else None)
 
-    async def _work(self, progress: Callable[[str], None], loading: "_Loading") -> None:
+    async def _work(self, progress: Callable[[str], None]) -> None:
         """Start all services that are not external; return when learner and collector have finished.
 
         A run that does not train has no learner.
         """
-        config, services = self.config, self.services
+        config, services = self.run.config, self.services
         for name in ("processors", "archiver"):
             if name not in config.external:
                 services.start(name)
@@ -363,7 +339,7 @@ class SupervisedRun:
         if config.consumers or config.trackers:
             services.start("consumers", essential=False)
         await services.prepare(progress)
-        loading.begun = True
+        progress(f"loading the model{' (vLLM: a minute or more)' if config.engine.type == 'vllm' else ''}")
         workers = ("learner", "collector") if self.trains else ("collector",)
         for name in workers:
             services.start(name)
@@ -373,7 +349,7 @@ class SupervisedRun:
         up = [name for name, service in self.services.services.items() if service.pid is not None]
         waits = [f"{name} (to finish its update)" if name == "learner" else name for name in up]
         return (
-            f"{self.reason}: stopping run {self.run_id}; waiting for {', '.join(waits) or 'nothing'}. "
+            f"{self.reason}: stopping run {self.run.run_id}; waiting for {', '.join(waits) or 'nothing'}. "
             f"A second signal ends it at once. Then go on with: {self.remedy}"
         )
 
@@ -397,7 +373,8 @@ class SupervisedRun:
                         await self.services.stop("archiver")
                 except TimeoutError:
                     if not self.recorded:
-                        say(f"the end of run {self.run_id} could not be recorded within {_LAST_RECORD_S:g} s")
+                        run_id = self.run.run_id
+                        say(f"the end of run {run_id} could not be recorded within {_LAST_RECORD_S:g} s")
         if not ending.cancelled():
             ending.result()
 
@@ -414,63 +391,8 @@ class SupervisedRun:
         await asyncio.gather(services.stop("archiver"), services.stop("monitor"))
 
     async def _record_end(self) -> None:
-        await finish_run(self.log, self.run_id, self.outcome, self.reason, resumption=self.resumption)
+        await finish_run(self.log, self.run.run_id, self.outcome, self.reason, resumption=self.resumption)
         self.recorded = True
-
-
-class _Loading:
-    """The fold of what the first game waits for, from the log."""
-
-    def __init__(self, run_id: str, config: RunConfig) -> None:
-        self._run_id = run_id
-        self._learner_has_loaded = False
-        self._engines = {f"engine-{number}" for number in range(config.collector.fewest_engines)}
-        self._engine = "vLLM (a minute or more)" if config.engine.type == "vllm" else "engine"
-        self.begun = False
-        """True when learner and engines are being started."""
-        self.playing = False
-        """True when a game has been started or finished."""
-
-    def apply(self, event: Event) -> None:
-        """Fold one event; those of other runs change nothing."""
-        if event.run_id != self._run_id:
-            return
-        if isinstance(event, GameStarted | GameOutcome):
-            self.playing = True
-        elif isinstance(event, Checkpoint):  # also one from before: games do not wait for the learner
-            self._learner_has_loaded = True
-        elif isinstance(event, Metrics):
-            self._engines.discard(event.source)
-
-    def words(self) -> str:
-        """Return what the run waits for."""
-        if self.playing:
-            return "playing the first games"
-        waits_for = [
-            *([] if self._learner_has_loaded else ["learner"]),
-            *([self._engine] if self._engines else []),
-        ]
-        return f"loading the model: {' and '.join(waits_for)}" if waits_for else "starting the first games"
-
-
-async def _tell_of_loading(
-    log: EventLog, run_id: str, loading: _Loading, progress: Callable[[str], None]
-) -> None:
-    now_on = (GameStarted.TOPIC, GameOutcome.TOPIC, Metrics.TOPIC)
-    consumer = await log.consumer((*now_on, Checkpoint.TOPIC))
-    told = ""
-    try:
-        await consumer.seek(
-            {**await run_starts(log, run_id, (Checkpoint.TOPIC,)), **await ends_of(log, now_on)}
-        )
-        while not loading.playing:
-            for event in readable_events(await consumer.poll(timeout_s=1.0)):
-                loading.apply(event)
-            if loading.begun and loading.words() != told:
-                told = loading.words()
-                progress(told)
-    finally:
-        await consumer.close()
 
 
 async def _collapse(log: EventLog, run_id: str) -> CollapseWarning:

@@ -200,11 +200,9 @@ def _room_for_engine(
     """Return what makes an engine fit its GPU: only what surely helps."""
     if not isinstance(config.engine, VllmEngineConfig):
         return "set engine.num_gpus = 0 to compute it on the CPU"
-    ways = []
+    ways = [] if share.num_gpus >= 1 else ["engine.gpu_memory_utilization higher"]
     if share.num_gpus >= 1 and least <= _MOST_OF_A_GPU * total:
         ways.append(f"engine.gpu_memory_utilization = {math.ceil(100 * least / total) / 100:g}")
-    elif share.num_gpus < 1:
-        ways.append("engine.gpu_memory_utilization higher")
     if without_turns < room:
         ways.append("engine.max_model_len lower")
     return "set " + " or ".join(ways or ["engine.tensor_parallel_size higher"])

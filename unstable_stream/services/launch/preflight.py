@@ -40,7 +40,7 @@ from unstable_stream.runs.config import (
 )
 from unstable_stream.runs.context import RunContext
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.services.launch.extension_trials import try_extensions
+from unstable_stream.services.launch.extension_trials import envs_of, try_extensions
 from unstable_stream.services.launch.first_turns import check_first_turn
 from unstable_stream.services.streams.trackers import plugins_beside
 from unstable_stream.services.workers.game_schedule import build_pool
@@ -68,19 +68,11 @@ def check_config(config: RunConfig) -> None:
     _check_opponents(config)
     try_extensions(config)
     plugins_beside(RunContext(config.name, config, DataDir(Path(gettempdir()) / "unstable-data")))
-    for env in _envs(config):
+    for env in envs_of(config):
         check_environment(env.env_id, env.num_players)
         get_template(env.template)
-        for opponent in (*config.model_pool.fixed, *config.evaluation.opponents):
-            if opponent.kind == "scripted" and env.num_players > 1:
-                check_scripted(opponent.scripted, env.env_id)
     for opponent in (*config.model_pool.fixed, *config.evaluation.opponents):
-        if opponent.kind == "openai":
-            _check_endpoint(opponent, config)
-        elif opponent.kind == "adapter":
-            _check_weights(f"opponent {opponent.name!r}", opponent.path)
-        elif opponent.kind == "model":
-            _check_opponent_model(opponent, config)
+        _check_opponent(opponent, config)
     for model in config.model_names:
         where = "learner" if model is None else f"trained_models, {model}"
         _check_weights(f"{where}.initial_lora_path", config.for_model(model).learner.initial_lora_path)
@@ -116,7 +108,7 @@ def check_base_model(config: RunConfig, model_path: str) -> None:
     )
     if not trains:
         return  # in a tournament opponents may play alone
-    templates = dict.fromkeys((*(env.template for env in _envs(config)), *config.measured_games.values()))
+    templates = dict.fromkeys((*(env.template for env in envs_of(config)), *config.measured_games.values()))
     if config.chat_template_kwargs and not any(get_template(name).chat for name in templates):
         raise ConfigError(
             f"chat_template_kwargs: {', '.join(templates)} does not use the chat template of the model; "
@@ -124,17 +116,13 @@ def check_base_model(config: RunConfig, model_path: str) -> None:
         )
     tokenizer = load_tokenizer(model_path, config.chat_template_kwargs)
     tokenizer.check_vocabulary()
-    for env in _envs(config):
+    for env in envs_of(config):
         check_first_turn(f"model {config.model!r}", env, env.template, tokenizer)
-
-
-def _envs(config: RunConfig) -> list[EnvConfig]:
-    return list(dict.fromkeys((*config.train_envs, *config.evaluated_envs)))
 
 
 def _check_roles(config: RunConfig) -> None:
     """Refuse a role that is never dealt: its model would wait for ever for steps."""
-    for env in _envs(config):
+    for env in envs_of(config):
         declared = env.teams or ()
         by_team = {member for group in declared for member in group if isinstance(member, str)}
         if not by_team and not config.deals_roles(env.env_id):
@@ -203,15 +191,24 @@ def _envs_of(opponent: OpponentConfig, config: RunConfig) -> list[EnvConfig]:
     return [env for env in dict.fromkeys(met) if env.num_players > 1]
 
 
-def _check_endpoint(opponent: OpponentConfig, config: RunConfig) -> None:
-    get_template(opponent.template)
-    for env in _envs_of(opponent, config):
-        check_first_turn(f"opponent {opponent.name!r}", env, opponent.template, None)
-    if not os.environ.get(opponent.api_key_env):
-        raise ConfigError(
-            f"opponent {opponent.name!r} needs a key: set the environment variable {opponent.api_key_env} "
-            "(any text for an endpoint that asks for none)"
-        )
+def _check_opponent(opponent: OpponentConfig, config: RunConfig) -> None:
+    if opponent.kind == "scripted":
+        for env in envs_of(config):
+            if env.num_players > 1:
+                check_scripted(opponent.scripted, env.env_id)
+    elif opponent.kind == "adapter":
+        _check_weights(f"opponent {opponent.name!r}", opponent.path)
+    elif opponent.kind == "model":
+        _check_opponent_model(opponent, config)
+    elif opponent.kind == "openai":
+        get_template(opponent.template)
+        for env in _envs_of(opponent, config):
+            check_first_turn(f"opponent {opponent.name!r}", env, opponent.template, None)
+        if not os.environ.get(opponent.api_key_env):
+            raise ConfigError(
+                f"opponent {opponent.name!r} needs a key: set the environment variable "
+                f"{opponent.api_key_env} (any text for an endpoint that asks for none)"
+            )
 
 
 def _check_opponent_model(opponent: OpponentConfig, config: RunConfig) -> None:

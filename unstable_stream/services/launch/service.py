@@ -23,8 +23,7 @@ from unstable_stream.runs.code import find_code
 from unstable_stream.runs.context import RunContext
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import read_history, run_started
-from unstable_stream.services.launch.death import write_death
-from unstable_stream.services.launch.service_output import configure_output
+from unstable_stream.services.launch.service_output import configure_output, write_death
 from unstable_stream.services.launch.supervisor import FENCED_STATUS
 from unstable_stream.services.tracking.service_reports import ARCHIVER, Reporter, archived_values, reporting
 from unstable_stream.services.workers.loading import loading
@@ -96,7 +95,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.die_with_parent:
         threading.Thread(target=_end_with_parent, daemon=True).start()
-    data = DataDir(arguments.data)
+    data = DataDir(arguments.data.absolute())
     output = data.service_logs(arguments.run) / f"{arguments.service}.log"
     try:
         configure_output(arguments.service, arguments.run)

@@ -1,14 +1,26 @@
-"""Format a service's log lines: for people, or one JSON object a line for a log collector."""
+"""The traces of a process of a run: its log lines, for people or as JSON, and the error that it died of.
 
+It writes the error to a file beside its output before it ends. A process that could not (killed, crashed, out
+of memory, a full disk) leaves its last lines.
+"""
+
+import contextlib
 import logging
 import os
 import sys
+from pathlib import Path
 from types import TracebackType
 from typing import Final
+
+import msgspec
 
 from unstable_stream.console import get_logger, stderr_of_the_moment
 from unstable_stream.errors import ConfigError
 
+_READ_BYTES: Final = 16 * 1024
+_LINES: Final = 3
+_LONGEST: Final = 600
+"""Characters of an error that are shown; the whole is in the process's output."""
 _FORMAT_VARIABLE: Final = "UNSTABLE_STREAM_LOG_FORMAT"
 
 
@@ -65,3 +77,72 @@ def _log_uncaught(kind: type[BaseException], error: BaseException, trace: Traceb
     get_logger(__name__).critical(
         "ended by a bug", error=f"{kind.__name__}: {error}", exc_info=(kind, error, trace)
     )
+
+
+class Death(msgspec.Struct, frozen=True):
+    """The error of which a process died."""
+
+    type: str
+    message: str = ""
+    final: bool = False
+    """Whether it must not start again before somebody has mended the cause."""
+    pid: int = 0
+
+    def __str__(self) -> str:
+        return _shortened(": ".join(filter(None, (self.type, self.message))))
+
+
+def write_death(output: Path, error: BaseException) -> None:
+    """Write the error of which this process dies; ``output`` is the file that it prints to."""
+    death = Death(
+        type(error).__name__,
+        str(error).encode(errors="replace").decode(),  # JSON takes no halves of characters
+        final=getattr(error, "final", False) is True,
+        pid=os.getpid(),
+    )
+    with contextlib.suppress(OSError):  # it dies of something else, and its last lines are shown
+        _beside(output).parent.mkdir(parents=True, exist_ok=True)
+        _beside(output).write_bytes(msgspec.json.encode(death))
+
+
+class Output:
+    """The output of a process that is about to start, at the end of a file."""
+
+    def __init__(self, path: Path) -> None:
+        """``path``: the file; the death of the process before is forgotten."""
+        self.path = path
+        self._start = path.stat().st_size if path.exists() else 0
+        with contextlib.suppress(OSError):  # that the directory is none is said by the start
+            _beside(path).unlink(missing_ok=True)
+
+    def death(self, pid: int | None = None) -> Death | None:
+        """Return the error that the process has written; ``None``: none, or it cannot be read from here.
+
+        ``pid`` passes over what another process has written there, as a launcher of the same run.
+        """
+        try:
+            death = msgspec.json.decode(_beside(self.path).read_bytes(), type=Death)
+        except (OSError, msgspec.DecodeError):
+            return None
+        return death if pid in (None, death.pid) else None
+
+    def last_lines(self) -> str:
+        """Return the last lines that it has printed, in one line; empty: none, or they are not here."""
+        try:
+            with self.path.open("rb") as file:
+                end = file.seek(0, os.SEEK_END)
+                file.seek(max(self._start, end - _READ_BYTES))
+                lines = file.read().decode(errors="replace").splitlines()
+        except OSError:
+            return ""
+        return _shortened(" | ".join([line.strip() for line in lines if line.strip()][-_LINES:]))
+
+
+def _beside(output: Path) -> Path:
+    return output.with_suffix(".error.json")
+
+
+def _shortened(error: str) -> str:
+    """Return an error without line breaks, and not longer than a person reads."""
+    line = " ".join(error.split())
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} …"

@@ -82,32 +82,6 @@ async def in_thread(stop: Stop, work: Callable[..., T], *arguments: object) -> T
     return done.result()
 
 
-@contextlib.contextmanager
-def handled_signals(ask: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Let ``ask`` handle the signals, in the main thread; restore the earlier handlers afterwards.
-
-    A signal that is ignored stays ignored: ``nohup`` ignores SIGHUP, and a shell SIGINT in its background. In
-    another thread nothing is handled.
-    """
-
-    def handle(number: int, _: FrameType | None) -> None:
-        ask(signal.Signals(number))
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    handled = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
-    for number in handled:
-        signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number in handled:
-            # None: it was set by something else than Python.
-            signal.signal(number, before[number] if before[number] is not None else signal.SIG_DFL)
-
-
 class Requests:
     """Counts requests by signals; signals within ``apart_s`` seconds of another are one request.
 
@@ -133,16 +107,32 @@ class Requests:
 
 @contextlib.contextmanager
 def stopped_by_signals(stop: Stop, requests: Requests | None = None) -> Iterator[None]:
-    """Let the signals ask for the end; call it on the event loop of ``stop``."""
+    """Let the signals ask for the end, in the main thread; restore the earlier handlers afterwards.
+
+    Call it on the event loop of ``stop``. A signal that is ignored stays ignored: ``nohup`` ignores SIGHUP,
+    and a shell SIGINT in its background. In another thread nothing is handled.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     loop = asyncio.get_running_loop()
     counted = requests or Requests()
 
-    def ask(number: signal.Signals) -> None:
-        if counted.take(number):
-            loop.call_soon_threadsafe(stop.ask, number.name, number)
+    def handle(number: int, _: FrameType | None) -> None:
+        asked = signal.Signals(number)
+        if counted.take(asked):
+            loop.call_soon_threadsafe(stop.ask, asked.name, asked)
 
-    with handled_signals(ask):
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    handled = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+    for number in handled:
+        signal.signal(number, handle)
+    try:
         yield
+    finally:
+        for number, handler in handled.items():
+            # None: it was set by something else than Python.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def end_by(number: int) -> None:

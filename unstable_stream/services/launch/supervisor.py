@@ -10,7 +10,6 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -18,71 +17,8 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from unstable_stream.console import get_logger
-from unstable_stream.errors import (
-    EventLogError,
-    FencedError,
-    ServiceError,
-    ServiceKilledError,
-    UnstableStreamError,
-)
-from unstable_stream.events import Event, GameOutcome, LearnerUpdate, Metrics, Rating, Step
-from unstable_stream.log.port import EventLog, TopicPartition
-from unstable_stream.log.reading import ends_of, events_to_end
-from unstable_stream.services.launch.death import Death, Output
-from unstable_stream.services.tracking.service_reports import ARCHIVER
-
-_ACHIEVES: Final[dict[str, tuple[type[Event], ...]]] = {
-    "learner": (LearnerUpdate,),
-    "collector": (GameOutcome,),
-    "processors": (Step, Rating),
-    "archiver": (Metrics,),
-}
-
-_logger = get_logger(__name__)
-
-
-class RecordedProgress:
-    """Compares the log at a service's start with the log at its end.
-
-    The learner has made progress if it made an update, the collector if a game was finished, the processors
-    if a step or rating was published, the archiver if it reported what it stored.
-    """
-
-    def __init__(self, log: EventLog, run_id: str) -> None:
-        self._event_log = log
-        self._run_id = run_id
-        self._starts: dict[str, dict[TopicPartition, int]] = {}
-
-    async def begin(self, service: str) -> None:
-        """Remember where the log ends at the start of a service."""
-        try:
-            self._starts[service] = await ends_of(self._event_log, _topics(service))
-        except EventLogError as error:
-            self._starts.pop(service, None)
-            _logger.warning("progress is unknown", service=service, reason=str(error))
-
-    async def made(self, service: str) -> bool:
-        """Return whether the service achieved something since; true if that cannot be known."""
-        if service not in self._starts or service not in _ACHIEVES:
-            return True
-        published = events_to_end(
-            self._event_log, _topics(service), run_id=self._run_id, starts=self._starts[service]
-        )
-        try:
-            async with aclosing(published) as events:
-                async for _, event in events:
-                    reported = not isinstance(event, Metrics) or event.source == ARCHIVER
-                    if reported and isinstance(event, _ACHIEVES[service]):
-                        return True
-        except EventLogError as error:
-            _logger.warning("progress is unknown", service=service, reason=str(error))
-            return True
-        return False
-
-
-def _topics(service: str) -> list[str]:
-    return [kind.TOPIC for kind in _ACHIEVES.get(service, ())]
-
+from unstable_stream.errors import FencedError, ServiceError, UnstableStreamError
+from unstable_stream.services.launch.service_output import Death, Output
 
 FENCED_STATUS: Final = 3
 """Exit status of a service whose place another launcher's service has taken: it is not started again."""
@@ -96,7 +32,6 @@ _FULL_DISK_BYTES = 1024 * 1024
 _LONGEST_DELAY_S = 10.0
 _SETTLED_S: Final = 60.0
 _RESTARTS_COUNT_S: Final = 3600.0
-_CRASHES: Final = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
 
 
 def pause_s(first_s: float, ages_s: Sequence[float]) -> float:
@@ -124,8 +59,6 @@ class ServiceProcess:
     """When those were that still count, in seconds of the monotonic clock."""
     output: Output = field(init=False, repr=False)
     """Its output since the last start."""
-    death: Death | None = None
-    """The latest; ``None`` if it never died."""
     trouble: str = ""
     """The latest death and what is done about it, in one line; empty if it never died."""
     finished: bool = False
@@ -147,9 +80,8 @@ class ServiceProcess:
 class Supervisor:
     """Keeps services alive: it restarts each up to ``max_restarts`` times an hour, with growing pauses.
 
-    A service that dies of the same error twice in a row without progress between would die of it again, so
-    that ends the run at once, unless the error is retriable, as a kill from outside is: then the next start
-    may go well.
+    One that another launcher's has taken over from, or that would go on without what is missing
+    (:attr:`~unstable_stream.errors.UnstableStreamError.final`), is not started again.
 
     Args:
         arguments: the arguments of every service, after its name.
@@ -157,7 +89,6 @@ class Supervisor:
         max_restarts: the most restarts of one service within ``restarts_count_s``; after them the run cannot
             go on.
         environment: see :attr:`environment`.
-        progress: what services achieve; ``None``: nothing, so the second of two equal failures ends the run.
         program: the command, which receives the service's name.
         first_delay_s: seconds before a restart; see :func:`pause_s`.
         stop_deadline_s: seconds in which a service may drain and commit after SIGTERM before it is killed.
@@ -172,7 +103,6 @@ class Supervisor:
         *,
         max_restarts: int,
         environment: Mapping[str, str],
-        progress: RecordedProgress | None = None,
         program: Sequence[str] = (sys.executable, "-m", "unstable_stream.services.launch.service"),
         first_delay_s: float = 0.5,
         stop_deadline_s: float = 60.0,
@@ -185,7 +115,6 @@ class Supervisor:
         self._log_dir = log_dir
         self._max_restarts = max_restarts
         self._restarts_count_s = restarts_count_s
-        self._progress = progress
         self.environment = dict(environment)
         """Variables for new processes, beside this process's environment at that time; Ray adds to them."""
         self.services: dict[str, ServiceProcess] = {}
@@ -262,10 +191,7 @@ class Supervisor:
 
     async def _watch(self, service: ServiceProcess) -> None:
         while not service.stopping:
-            earlier = service.death
             service.output = Output(service.log_path)
-            if self._progress is not None:
-                await self._progress.begin(service.name)
             with service.log_path.open("ab") as output:
                 status = await self._run_once(service, output)
             if service.stopping:
@@ -274,18 +200,18 @@ class Supervisor:
                 service.finished = True
                 self._changed.set()
                 return
-            service.death = _death(service, status)
-            story = _story(service.name, service.death)
+            death = _death(service, status)
+            story = _story(service.name, death)
             now = time.monotonic()
             service.recent_restarts = [
                 moment for moment in service.recent_restarts if now - moment < self._restarts_count_s
             ]
             restarts = len(service.recent_restarts)
-            if not (service.essential or service.death.final) and restarts >= self._max_restarts:
+            if not (service.essential or death.final) and restarts >= self._max_restarts:
                 service.trouble = f"{story}; going on without it"
                 self._note(service.trouble)
                 return
-            failure = await self._failure(service, status, service.death, earlier)
+            failure = self._failure(service, status, death)
             if failure is not None:
                 self._note(str(failure))
                 self.failure = failure
@@ -298,8 +224,8 @@ class Supervisor:
             self._note(service.trouble)
             await asyncio.sleep(delay)
 
-    async def _failure(
-        self, service: ServiceProcess, status: int, death: Death, earlier: Death | None
+    def _failure(
+        self, service: ServiceProcess, status: int, death: Death
     ) -> FencedError | ServiceError | None:
         """Return the error with which the death of a service ends the run; ``None``: it may start again."""
         if status == FENCED_STATUS:
@@ -307,13 +233,9 @@ class Supervisor:
         if death.final:
             return self._error(service, death, "and is not started again before that is mended")
         restarts = len(service.recent_restarts)
-        if restarts >= self._max_restarts:
-            return self._error(service, death, f"after {restarts} restarts")
-        if not service.essential or not death.is_like(earlier) or death.retriable:
+        if restarts < self._max_restarts:
             return None
-        if self._progress is not None and await self._progress.made(service.name):
-            return None
-        return self._error(service, death, "twice in the same way, with nothing achieved between")
+        return self._error(service, death, f"after {restarts} restarts")
 
     def _error(self, service: ServiceProcess, death: Death, when: str) -> ServiceError:
         story = _story(service.name, death)
@@ -350,10 +272,7 @@ def _death(service: ServiceProcess, status: int) -> Death:
     output = service.output
     death = output.death(None if service.process is None else service.process.pid)
     if status < 0:
-        killed = f"killed by {signal.Signals(-status).name}"
-        if -status not in _CRASHES:  # somebody sent it, or the system for lack of memory
-            return Death(killed, retriable=True)
-        return Death(killed, output.last_lines())
+        return Death(f"killed by {signal.Signals(-status).name}", output.last_lines())
     if death is not None:
         return death
     # On a full disk a service cannot even write the reason of its death.
@@ -364,6 +283,6 @@ def _death(service: ServiceProcess, status: int) -> Death:
 
 def _story(service: str, death: Death) -> str:
     """Return which process died of what. A service says itself which of the processes that it needs died."""
-    needs = death.type in (ServiceError.__name__, ServiceKilledError.__name__)
-    # Whole, in one line: where all of it is printed stands at its end.
-    return " ".join(death.message.split()) if needs else f"{service} died: {death}"
+    if death.type == ServiceError.__name__:  # whole, in one line: its end says where all of it is printed
+        return " ".join(death.message.split())
+    return f"{service} died: {death}"

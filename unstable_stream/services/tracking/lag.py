@@ -1,13 +1,14 @@
 """Measure the lag of each consumer group: its committed positions against the ends of the topics."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from unstable_stream.errors import OffsetOutOfRangeError
 from unstable_stream.log.port import EventLog, Positions, TopicPartition
-from unstable_stream.log.reading import read_on
+from unstable_stream.log.reading import read_to_end
 
 _COUNTED_UP_TO: Final = 16
 """Offsets. Transaction markers take offsets too, so a smaller lag is counted by reading the records."""
@@ -53,7 +54,7 @@ async def measure_lag(log: EventLog, groups: Sequence[str], topics: Collection[s
             position = positions.get(at)
             behind = ends[at] - max(begins[at] if position is None else position, begins[at])
             found.append(Lag(group, at, position, ends[at], max(0, behind)))
-    return await _counted(log, found, begins)
+    return await _counted(log, found, begins, ends)
 
 
 async def _of_all(look_up: Callable[[str], Awaitable[Positions]], topics: Collection[str]) -> Positions:
@@ -61,50 +62,24 @@ async def _of_all(look_up: Callable[[str], Awaitable[Positions]], topics: Collec
     return {at: offset for positions in found for at, offset in positions.items()}
 
 
-async def _counted(log: EventLog, found: Sequence[Lag], begins: Mapping[TopicPartition, int]) -> list[Lag]:
+async def _counted(log: EventLog, found: list[Lag], begins: Positions, ends: Positions) -> list[Lag]:
     """Replace short lags by the exact number of records."""
-    starts: dict[TopicPartition, int] = {}
-    for each in found:
-        if 0 < each.lag <= _COUNTED_UP_TO:
-            starts[each.at] = min(starts.get(each.at, each.end), each.end - each.lag)
-    if not starts:
-        return list(found)
-    offsets = await _record_offsets(log, starts, {each.at: each.end for each in found})
-    return [
-        Lag(
-            each.group,
-            each.at,
-            each.committed,
-            each.end,
-            sum(o >= each.end - each.lag for o in offsets[each.at]),
-        )
-        if 0 < each.lag <= _COUNTED_UP_TO and each.at in offsets
-        else each
-        for each in found
-    ]
-
-
-async def _record_offsets(
-    log: EventLog, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, list[int]]:
-    """Return the offsets of the records from ``starts`` to ``ends``, for the partitions that were read in
-    time.
-    """
-    offsets: dict[TopicPartition, list[int]] = {at: [] for at in starts}
-    consumer = await log.consumer(sorted({at.topic for at in starts}), start="end")
+    short = {lag.at: lag.end for lag in found if 0 < lag.lag <= _COUNTED_UP_TO}
+    if not short:
+        return found
+    topics = sorted({at.topic for at in short})
+    starts = {at: end for at, end in ends.items() if at.topic in topics}
+    starts |= {at: max(begins[at], end - _COUNTED_UP_TO) for at, end in short.items()}
+    offsets: defaultdict[TopicPartition, list[int]] = defaultdict(list)
     try:
-        await consumer.seek(starts)
-        deadline = asyncio.get_running_loop().time() + _COUNTING_DEADLINE_S
-        async for records in read_on(consumer, {at: ends[at] for at in starts}):
-            for record in records:
-                at = TopicPartition(record.topic, record.partition)
-                if at in offsets and record.offset < ends[at]:
-                    offsets[at].append(record.offset)
-            if asyncio.get_running_loop().time() > deadline:
-                positions = consumer.positions()
-                return {at: found for at, found in offsets.items() if positions[at] >= ends[at]}
-    except OffsetOutOfRangeError:
-        return {}  # retention has just moved a beginning; then the lag in offsets stays
-    finally:
-        await consumer.close()
-    return offsets
+        async with asyncio.timeout(_COUNTING_DEADLINE_S):
+            async for record in read_to_end(log, topics, starts=starts, ends=short):
+                offsets[TopicPartition(record.topic, record.partition)].append(record.offset)
+    except (OffsetOutOfRangeError, TimeoutError):
+        return found  # retention has just moved a beginning, say; then the lag in offsets stays
+    return [
+        replace(lag, lag=sum(offset >= lag.end - lag.lag for offset in offsets[lag.at]))
+        if lag.lag <= _COUNTED_UP_TO
+        else lag
+        for lag in found
+    ]

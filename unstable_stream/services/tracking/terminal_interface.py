@@ -87,7 +87,7 @@ async def watch_run(
         [view],
         lambda elapsed_s, width: render(view, elapsed_s, services, stage.text, options=options, width=width),
         lambda elapsed_s: [plain_line(view, elapsed_s, stage.text)],
-        lambda: _troubles(services) + _waits(view) + _illegal(view) + _warnings(view, options),
+        lambda: _troubles(view, services, options),
     )
 
 
@@ -192,22 +192,15 @@ def render(
         beside.add_row(*body)
         body = [beside]
     parts: list[RenderableType] = [head, Text(), *body]
-    machines = [*_engines(view), *_gpus(view)]
-    if machines:
-        parts += [Text(), *machines]
+    if machines := _machines(view):
+        parts += [Text(), *(Text(line, style="dim") for line in machines)]
     if view.evaluations:
         parts += [Text(), _evaluations(view)]
-    troubles = _troubles(services) + _waits(view) + _illegal(view) + _warnings(view, options)[-_WARNINGS:]
-    if troubles:
+    if troubles := _troubles(view, services, options):
         parts += [Text(), *(Text(trouble, style="yellow") for trouble in troubles)]
     return Panel(
         Group(*parts), title=Text(view.run_id, style="bold"), title_align="left", border_style="blue"
     )
-
-
-def _warnings(view: RunView, options: str) -> list[str]:
-    learning_rate = view.config.learner.learning_rate
-    return [advice(warning, learning_rate, options) for warning in view.warnings.values()]
 
 
 def _numbers(view: RunView, games_per_s: float, steps_per_s: float) -> Table:
@@ -247,20 +240,13 @@ def _numbers(view: RunView, games_per_s: float, steps_per_s: float) -> Table:
     return table
 
 
-def _engines(view: RunView) -> list[RenderableType]:
-    """Return a line for each engine."""
-    lines = []
-    for name, values in view.reported.by_part("inference/").items():
-        lines.append(
-            f"{name}  {values.get('tok_s', 0):,.0f} tokens/s, {values.get('running', 0):,.0f} running, "
-            f"{values.get('queued', 0):,.0f} queued, {values.get('completions', 0):,.0f} completions"
-        )
-    return [Text(line, style="dim") for line in lines]
-
-
-def _gpus(view: RunView) -> list[RenderableType]:
-    """Return a line for each GPU of the collector's machine."""
-    lines = []
+def _machines(view: RunView) -> list[str]:
+    """Return a line for each engine, and for each GPU of the collector's machine."""
+    lines = [
+        f"{name}  {values.get('tok_s', 0):,.0f} tokens/s, {values.get('running', 0):,.0f} running, "
+        f"{values.get('queued', 0):,.0f} queued, {values.get('completions', 0):,.0f} completions"
+        for name, values in view.reported.by_part("inference/").items()
+    ]
     for number, values in view.reported.by_part("gpu/").items():
         told = []
         if "utilization" in values:
@@ -268,7 +254,7 @@ def _gpus(view: RunView) -> list[RenderableType]:
         if "memory-used" in values and "memory-total" in values:
             told.append(f"{values['memory-used'] / _GIB:.1f} of {values['memory-total'] / _GIB:.0f} GiB")
         lines.append(f"GPU {number}  {', '.join(told)}")
-    return [Text(line, style="dim") for line in lines]
+    return lines
 
 
 def _ladder(view: RunView) -> Table:
@@ -279,12 +265,9 @@ def _ladder(view: RunView) -> Table:
     for rating in view.ladder()[:_LADDER_ROWS]:
         iteration = view.iteration_of(rating.model_uid)
         newest = iteration is not None and iteration == view.updates.get(trained_model(rating.model_uid))
-        novelty = view.reported.novelty(rating.model_uid)
-        met = (
-            ("", "")
-            if novelty is None
-            else (f"{view.reported.matches(rating.model_uid):,}", f"{novelty:.0%}")
-        )
+        met = ("", "")
+        if (novelty := view.reported.novelty(rating.model_uid)) is not None:
+            met = (f"{view.reported.matches(rating.model_uid):,}", f"{novelty:.0%}")
         table.add_row(
             Text(rating.model_uid, style="bold" if newest else ""),
             f"{rating.mu:.1f}",
@@ -318,23 +301,23 @@ def _evaluations(view: RunView) -> Table:
 
 
 def _remaining(view: RunView, elapsed_s: float, stage: str) -> str:
-    elapsed = f"{int(elapsed_s // 60)}:{int(elapsed_s % 60):02d}"
+    elapsed, left = _minutes(elapsed_s), view.seconds_left()
+    begins = view.update == view.status.updates_before
     if total := view.config.round_robin_games:
         games_per_s, _ = view.latest.rates(time.time_ns() // 1_000_000)
-        if not games_per_s:
-            return elapsed if view.in_flight else f"{elapsed}, {stage or 'starting'}"
-        seconds = int((total - view.games["eval"]) / games_per_s)
-        return f"{elapsed}, about {seconds // 60}:{seconds % 60:02d} left"
-    if view.update >= view.config.learner.iterations:
+        left = (total - view.games["eval"]) / games_per_s if games_per_s else None
+        begins = left is None
+    elif view.update >= view.config.learner.iterations:
         return f"{elapsed}, last evaluation"
-    if view.update == view.status.updates_before:
-        return (
-            f"{elapsed}, {stage or 'starting'}"
-            if not view.in_flight
-            else f"{elapsed}, playing the first games{_until_first_update(view)}"
-        )
-    left = view.seconds_left()
-    return elapsed if left is None else f"{elapsed}, about {int(left // 60)}:{int(left % 60):02d} left"
+    if begins and not view.in_flight:
+        return f"{elapsed}, {stage or 'starting'}"
+    if begins and not total:
+        return f"{elapsed}, playing the first games{_until_first_update(view)}"
+    return elapsed if left is None else f"{elapsed}, about {_minutes(left)} left"
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds // 60)}:{int(seconds % 60):02d}"
 
 
 def _until_first_update(view: RunView) -> str:
@@ -349,26 +332,22 @@ def _until_first_update(view: RunView) -> str:
     return f", {view.turns:,} of {needed:,} turns for the first update"
 
 
-def _illegal(view: RunView) -> list[str]:
-    if len(view.latest.turns) < _ENOUGH_TURNS or any(legal for _, legal in view.latest.turns):
-        return []
-    return [
-        f"none of {_ENOUGH_TURNS} turns and more was a legal move: all answers are punished alike, so little "
-        "is learned. Read some (unstable-stream games show GAME), then change the template, "
-        "sampling.max_tokens or the model: docs/language-model.md"
-    ]
-
-
-def _waits(view: RunView) -> list[str]:
-    store = view.config.learner.ckpt_root or "a store with checkpoints"
-    return [
-        f"{service} waits for {store}, which does not answer; its log says why"
+def _troubles(view: RunView, services: Mapping[str, Service] | None, options: str) -> list[str]:
+    """Return a line for each dead service, wait for a store, sign of collapse, and for illegal moves."""
+    lines = [service.trouble for service in (services or {}).values() if service.trouble]
+    store, learning_rate = view.config.learner.ckpt_root, view.config.learner.learning_rate
+    lines += [
+        f"{service} waits for {store or 'a store with checkpoints'}, which does not answer; its log says why"
         for service in sorted(view.reported.waits_for_store)
     ]
-
-
-def _troubles(services: Mapping[str, Service] | None) -> list[str]:
-    return [service.trouble for service in (services or {}).values() if service.trouble]
+    if len(view.latest.turns) >= _ENOUGH_TURNS and not any(legal for _, legal in view.latest.turns):
+        lines.append(
+            f"none of {_ENOUGH_TURNS} turns and more was a legal move: all answers are punished alike, so "
+            "little is learned. Read some (unstable-stream games show GAME), then change the template, "
+            "sampling.max_tokens or the model: docs/language-model.md"
+        )
+    warnings = list(view.warnings.values())[-_WARNINGS:]
+    return lines + [advice(warning, learning_rate, options) for warning in warnings]
 
 
 def plain_line(view: RunView, elapsed_s: float, stage: str) -> str:
@@ -385,7 +364,7 @@ def plain_line(view: RunView, elapsed_s: float, stage: str) -> str:
     if view.update == view.status.updates_before and (turns := _until_first_update(view)):
         parts.append(turns.removeprefix(", "))
     if view.evaluations:
-        parts.append(_results(view))
+        parts.append(f"won {_results(view)}")
     return "  ".join(parts)
 
 
@@ -400,8 +379,8 @@ def _results(view: RunView) -> str:
         + ("" if one_update else f" at update {iteration}")
         for matchup, (iteration, score) in newest.items()
     ]
-    when = f" at update {next(iter(newest.values()))[0]}:" if one_update else ""
-    return f"won{when} {', '.join(results)}"
+    when = f"at update {next(iter(newest.values()))[0]}: " if one_update else ""
+    return f"{when}{', '.join(results)}"
 
 
 def render_runs(views: Iterable[RunView]) -> RenderableType:
@@ -419,33 +398,19 @@ def render_runs(views: Iterable[RunView]) -> RenderableType:
     for view in views:
         games_per_s, _ = view.latest.rates(time.time_ns() // 1_000_000)
         entropies = [newest.metrics.get("entropy") for newest in view.last_updates.values()]
+        formed = [well for well, _ in view.latest.turns]
         state = view.status.state
         total = view.config.round_robin_games
         table.add_row(
             Text(view.run_id, style="bold" if state == "running" else "dim"),
             view.games_of_all if total else f"{view.update}/{view.config.learner.iterations}",
             f"{games_per_s:.1f}" if state == "running" else "",
-            Text(_won(view)),
-            _share([well for well, _ in view.latest.turns]),
+            Text(_results(view) if view.evaluations else ""),
+            f"{sum(formed) / len(formed):.0%}" if formed else "",
             ", ".join(f"{entropy:.2f}" for entropy in entropies if entropy is not None),
             _state(view),
         )
     return Panel(table, title="[bold]runs[/]", title_align="left", border_style="blue")
-
-
-def _won(view: RunView) -> str:
-    """Return the newest results, without the environment where there is only one."""
-    several = len({matchup.env_id for matchup in view.matchups()}) > 1
-    found = []
-    for matchup in view.matchups():
-        _, score = view.curve(matchup)[-1]
-        where = f" ({matchup.env_id})" if several else ""
-        found.append(f"{score.win_rate:.0%} vs {matchup.label}{where}")
-    return ", ".join(found)
-
-
-def _share(values: Sequence[bool]) -> str:
-    return f"{sum(values) / len(values):.0%}" if values else ""
 
 
 def _state(view: RunView) -> Text:

@@ -31,7 +31,7 @@ from unstable_stream.inference.engine import (
     Tokens,
 )
 from unstable_stream.runs.code import find_code
-from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.context import RunContext
 from unstable_stream.runs.placement import Share
 from unstable_stream.services.launch.ray.cluster import Whereabouts, whereabouts
 from unstable_stream.services.launch.ray.nodes import Equipment, require
@@ -142,8 +142,7 @@ class EngineActor:
 
     def __init__(
         self,
-        config: RunConfig,
-        run_id: str,
+        run: RunContext,
         output: Path,
         model_path: str,
         share: Share,
@@ -154,15 +153,15 @@ class EngineActor:
         """Load the model.
 
         Args:
-            config: of the run.
-            run_id: of the run.
+            run: its run.
             output: the file that gets what it prints.
             model_path: the directory of the model at the launcher's.
             share: the part of the machine that it computes on.
             opponent: the model is another one than the run's.
             expected: the launcher's software, if this machine was not asked for its own before the run began.
         """
-        with starting(output, run_id):
+        config = run.config
+        with starting(output, run.run_id):
             if expected is not None:
                 require(config, model_path, expected)
             find_code(config)
@@ -203,33 +202,6 @@ class EngineActor:
 
     async def close(self) -> None:
         await self._engine.close()
-
-
-class RayEngine:
-    """The handle of one engine actor, for a collector."""
-
-    def __init__(self, actor: Any, number: int) -> None:
-        self._actor = actor
-        self._number = number
-        self.has_started = False
-        """Whether it has answered once, so has loaded its model."""
-        self.running = 0
-        """Requests that it had not answered when it was last asked."""
-
-    async def stats(self) -> EngineStats:
-        stats: EngineStats = await self._ask("stats")
-        self.has_started = True
-        return stats
-
-    async def adapter_results(self) -> list[AdapterResult]:
-        results: list[AdapterResult] = await self._ask("adapter_results")
-        return results
-
-    async def _ask(self, method: str) -> Any:  # Ray's references have no type here
-        try:
-            return await getattr(self._actor, method).remote()
-        except ray.exceptions.RayError as error:
-            raise PartDiedError(f"engine-{self._number}", reason_of(error)) from error
 
 
 @dataclass(slots=True)

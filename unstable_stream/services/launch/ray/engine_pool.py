@@ -16,7 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import ray
@@ -25,21 +24,22 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from unstable_stream.console import get_logger
 from unstable_stream.errors import ServiceError
 from unstable_stream.events import EnginesChanged, EnginesWanted, Event, PartChanged, event_id
+from unstable_stream.inference.engine import AdapterResult, EngineStats
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import readable_events
 from unstable_stream.log.records import record_from_event
-from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.context import RunContext
 from unstable_stream.runs.engine_sections import EngineRange
 from unstable_stream.runs.placement import Placement, Share
 from unstable_stream.runs.starts import run_starts
-from unstable_stream.services.launch.death import Output
-from unstable_stream.services.launch.ray.cluster import DRAINED, Cluster, look_at_nodes
-from unstable_stream.services.launch.ray.engine import EngineActor, EngineHealth, RayEngine
+from unstable_stream.services.launch.ray.cluster import Cluster, actor_options, look_at_nodes
+from unstable_stream.services.launch.ray.engine import EngineActor, EngineHealth
 from unstable_stream.services.launch.ray.nodes import Equipment, software
-from unstable_stream.services.launch.ray.part_output import PartDiedError, answer_of, reason_of
-from unstable_stream.services.launch.ray.placement import actor_options
+from unstable_stream.services.launch.ray.part_output import PartDiedError, reason_of
 from unstable_stream.services.launch.ray.rollout import RayRolloutWorker
+from unstable_stream.services.launch.service_output import Output
 
+_DRAINED: Final = "its machine is being drained"
 _EVERY_S: Final = 2.0
 _CLOSE_S: Final = 25.0
 _RETRY_S: Final = 10.0
@@ -49,15 +49,18 @@ _LONGEST_RETRY_S: Final = 300.0
 _logger = get_logger(__name__)
 
 
-@dataclass
-class _Slot:
-    """One engine."""
+@dataclass(eq=False)
+class RayEngine:
+    """One engine, and its handle for a collector."""
 
     number: int
     actor: Any
-    handle: RayEngine
     node: str = ""
     host: str = ""
+    has_started: bool = False
+    """Whether it has answered once, so has loaded its model."""
+    running: int = 0
+    """Requests that it had not answered when it was last asked."""
     leaving: str = ""
     """The reason for which it is asked nothing any more; empty: it is asked."""
     asked: "asyncio.Future[EngineHealth] | None" = None
@@ -65,6 +68,28 @@ class _Slot:
     """Whether its arrival is recorded."""
     initial: bool = False
     """Whether the run began with it: it is asked before it is known to have loaded the model."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is known outside the pool."""
+        return self.initial or self.has_started
+
+    async def stats(self) -> EngineStats:
+        """Return its counters, once it has loaded its model."""
+        stats: EngineStats = await self._ask("stats")
+        self.has_started = True
+        return stats
+
+    async def adapter_results(self) -> list[AdapterResult]:
+        """Return what came of the adapters that it has loaded since the last call."""
+        results: list[AdapterResult] = await self._ask("adapter_results")
+        return results
+
+    async def _ask(self, method: str) -> Any:  # Ray's references have no type here
+        try:
+            return await getattr(self.actor, method).remote()
+        except ray.exceptions.RayError as error:
+            raise PartDiedError(f"engine-{self.number}", reason_of(error)) from error
 
 
 class WantedEngines:
@@ -105,23 +130,15 @@ class EnginePool:
     """Starts, watches and ends the engine actors of one run."""
 
     def __init__(
-        self,
-        config: RunConfig,
-        run_id: str,
-        output: Path,
-        model_path: str,
-        placement: Placement,
-        outputs: dict[str, Output],
+        self, run: RunContext, model_path: str, placement: Placement, outputs: dict[str, Output]
     ) -> None:
-        """Take the plan; ``output``: directory of what engines print; ``outputs`` gets a file for each."""
-        self._config = config
-        self._run_id = run_id
-        self._output = output
+        """Take the plan; ``outputs`` gets a file of what it prints for each engine."""
+        self._run = run
         self._model_path = model_path
         self._placement = placement
         self._outputs = outputs
-        self._slots: dict[int, _Slot] = {}
-        self._wanted = WantedEngines(config.collector.num_actors)
+        self._slots: dict[int, RayEngine] = {}
+        self._wanted = WantedEngines(run.config.collector.num_actors)
         self._software: Equipment | None = None
         """Of this machine, which those that join later are compared with."""
         self._failed_starts = 0
@@ -142,31 +159,22 @@ class EnginePool:
     @property
     def engines(self) -> Mapping[int, RayEngine]:
         """The engines that have answered, or that the run began with, by number."""
-        return {number: slot.handle for number, slot in self._slots.items() if self._counts(slot)}
+        return {number: slot for number, slot in self._slots.items() if slot.counts}
 
     @property
     def actors(self) -> dict[int, Any]:
         """Whom rollout workers ask."""
-        return {
-            number: slot.actor
-            for number, slot in self._slots.items()
-            if self._counts(slot) and not slot.leaving
-        }
+        return {number: slot.actor for number, slot in self.engines.items() if not slot.leaving}
 
     @property
     def parts(self) -> dict[str, Any]:
         """Every actor that can be asked to close, by its name in messages."""
-        return {
-            f"engine-{number}": slot.actor for number, slot in self._slots.items() if slot.handle.has_started
-        }
+        return {f"engine-{number}": slot.actor for number, slot in self._slots.items() if slot.has_started}
 
     @property
     def all_have_started(self) -> bool:
         """Whether none is loading the model."""
-        return all(slot.handle.has_started for slot in self._slots.values())
-
-    def _counts(self, slot: _Slot) -> bool:
-        return slot.initial or slot.handle.has_started
+        return all(slot.has_started for slot in self._slots.values())
 
     async def keep(self, log: EventLog) -> None:
         """Keep as many engines as are wanted, until cancelled.
@@ -176,11 +184,11 @@ class EnginePool:
         """
         consumer = await log.consumer([EnginesWanted.TOPIC])
         try:
-            await consumer.seek(await run_starts(log, self._run_id, (EnginesWanted.TOPIC,)))
+            await consumer.seek(await run_starts(log, self._run.run_id, (EnginesWanted.TOPIC,)))
             self._hear()  # asks all, so that a short run tells where it was, too
             self._hear_workers()
             while True:
-                self._wanted.apply(readable_events(await consumer.poll(timeout_s=_EVERY_S)), self._run_id)
+                self._wanted.apply(readable_events(await consumer.poll(timeout_s=_EVERY_S)), self._run.run_id)
                 try:
                     cluster = await asyncio.to_thread(look_at_nodes)
                 except (ray.exceptions.RayError, OSError) as error:
@@ -195,15 +203,12 @@ class EnginePool:
 
     async def _step(self, log: EventLog, cluster: Cluster) -> None:
         changes: list[Event] = [*self._hear(), *self._hear_workers()]
-        self._move_workers(cluster)
         self._leave(cluster)
         self._add(cluster)
         if (actors := self.actors) != self._pushed and actors:
             await asyncio.gather(*(worker.use_engines(actors) for worker in self.workers))
             self._pushed = actors
         changes += await self._end_idle()
-        for worker in self.workers:
-            await worker.end_idle()
         await self._record(log, changes)
 
     async def _record(self, log: EventLog, changes: Sequence[Event]) -> None:
@@ -220,35 +225,34 @@ class EnginePool:
         changes = []
         for slot in list(self._slots.values()):
             if slot.asked is None:
-                slot.asked = asyncio.ensure_future(answer_of(slot.actor.health.remote()))
+                slot.asked = asyncio.ensure_future(slot.actor.health.remote())
             elif slot.asked.done():
                 asked, slot.asked = slot.asked, None
-                if (error := asked.exception()) is not None:
-                    changes.append(self._lost(slot, reason_of(error)))
+                error = asked.exception()
+                failure = reason_of(error) if error is not None else asked.result().failure
+                if failure:
+                    changes.append(self._lost(slot, failure))
                     continue
                 health = asked.result()
-                if health.failure:
-                    changes.append(self._lost(slot, health.failure))
-                    continue
-                slot.node, slot.host, slot.handle.has_started = health.at.node, health.at.host, True
-                slot.handle.running = health.running
+                slot.node, slot.host, slot.running = health.at.node, health.at.host, health.running
+                slot.has_started = True
                 if not slot.told:
                     slot.told = True
                     self._failed_starts = 0
                     changes.append(self._changed(slot, "added", self._wanted.why()))
         return changes
 
-    def _lost(self, slot: _Slot, reason: str) -> EnginesChanged:
+    def _lost(self, slot: RayEngine, reason: str) -> EnginesChanged:
         """Forget an engine that answers no more.
 
         Raises:
             PartDiedError: none is left.
         """
-        if not slot.handle.has_started:
+        if not slot.has_started:
             pause = min(_LONGEST_RETRY_S, _RETRY_S * 2**self._failed_starts)
             self._not_before = time.monotonic() + pause
             self._failed_starts += 1
-        if not any(other.handle.has_started for other in self._slots.values() if other is not slot):
+        if not any(other.has_started for other in self._slots.values() if other is not slot):
             self._last_lost = [self._changed(slot, "lost", reason)]
             raise PartDiedError(f"engine-{slot.number}", reason)
         del self._slots[slot.number]
@@ -257,12 +261,12 @@ class EnginePool:
         _logger.warning("engine lost, others go on", engine=slot.number, reason=reason)
         return self._changed(slot, "lost", reason)
 
-    def _changed(self, slot: _Slot, change: str, reason: str) -> EnginesChanged:
+    def _changed(self, slot: RayEngine, change: str, reason: str) -> EnginesChanged:
         now_ms = time.time_ns() // 1_000_000
         engine = f"engine-{slot.number}"
         return EnginesChanged(
-            event_id=event_id(self._run_id, "engines-changed", engine, change, now_ms),
-            run_id=self._run_id,
+            event_id=event_id(self._run.run_id, "engines-changed", engine, change, now_ms),
+            run_id=self._run.run_id,
             occurred_at_ms=now_ms,
             engine=engine,
             change=change,
@@ -271,16 +275,6 @@ class EnginePool:
             reason=reason,
             serving=len([slot for slot in self._slots.values() if slot.told and not slot.leaving]),
         )
-
-    def _move_workers(self, cluster: Cluster) -> None:
-        """Say where successors of rollout workers start, and start those of workers on drained machines."""
-        taken = Counter(worker.node for worker in self.workers)
-        nodes = [node for node, cores in cluster.cpus.items() if cores > 0]
-        for worker in self.workers if nodes else ():
-            worker.successor_node = min(nodes, key=lambda node: (taken[node], node))
-            if worker.node in cluster.drained:
-                worker.move(DRAINED)
-                taken[worker.successor_node] += 1
 
     # -- what is to be done ------------------------------------------------------------------------
 
@@ -308,7 +302,7 @@ class EnginePool:
     def _gpus(self) -> float:
         return self._placement.engines[0].num_gpus
 
-    def _staying(self, cluster: Cluster) -> list[_Slot]:
+    def _staying(self, cluster: Cluster) -> list[RayEngine]:
         """Return the engines that count towards those that are wanted."""
         return [
             slot for slot in self._slots.values() if not slot.leaving and slot.node not in cluster.drained
@@ -316,11 +310,11 @@ class EnginePool:
 
     def _leave(self, cluster: Cluster) -> None:
         """Ask nothing more of engines that are too many, or whose machine is being drained."""
-        serving = [slot for slot in self._slots.values() if slot.handle.has_started and not slot.leaving]
+        serving = [slot for slot in self._slots.values() if slot.has_started and not slot.leaving]
         drained = [slot for slot in serving if slot.node in cluster.drained]
         if len(serving) > len(drained):  # else they play until another has taken over
             for slot in drained:
-                slot.leaving = DRAINED
+                slot.leaving = _DRAINED
         staying = self._staying(cluster)
         too_many = len(staying) - max(1, self._wanted.count(self._room(cluster)))
         for slot in sorted(staying, key=lambda slot: -slot.number)[: max(0, too_many)]:
@@ -333,29 +327,25 @@ class EnginePool:
         if missing <= 0 or time.monotonic() < self._not_before:
             return
         for number in self._reserved()[:missing]:
-            self._start(number, self._share(number), actor_options(self._placement, self._share(number)))
+            share = self._share(number)
+            self._start(number, share, actor_options(self._placement, share))
             missing -= 1
-        free = dict(cluster.gpus)
         taken = Counter(slot.node for slot in self._slots.values())
+        # By machine: GPUs that are free, or where none is wanted, a place if it has cores.
+        free = dict(cluster.gpus) if self._gpus else {node: float(n > 0) for node, n in cluster.cpus.items()}
         for _ in range(missing):
             number = next(number for number in range(len(self._slots) + 1) if number not in self._slots)
+            nodes = [node for node, left in free.items() if left >= (self._gpus or 1.0) - 1e-9]
+            if not nodes:
+                return
             if self._gpus:
-                nodes = [node for node, gpus in free.items() if gpus >= self._gpus - 1e-9]
-                if not nodes:
-                    return
                 node = max(nodes, key=free.__getitem__)
                 free[node] -= self._gpus
             else:
-                nodes = [node for node, cores in cluster.cpus.items() if cores > 0]
-                if not nodes:
-                    return
                 node = min(nodes, key=lambda node: (taken[node], node))
             taken[node] += 1
-            options = {
-                "num_cpus": 0,
-                "num_gpus": self._gpus,
-                "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False),
-            }
+            strategy = NodeAffinitySchedulingStrategy(node, soft=False)
+            options = {"num_cpus": 0, "num_gpus": self._gpus, "scheduling_strategy": strategy}
             _logger.info("starting an engine", engine=number, reason=self._wanted.why())
             self._start(number, self._share(number), options).node = node
 
@@ -365,36 +355,26 @@ class EnginePool:
 
     def _start(
         self, number: int, share: Share, options: Mapping[str, Any], *, initial: bool = False
-    ) -> _Slot:
-        output = Output(self._output / f"engine-{number}.log")
-        self._outputs[f"engine-{number}"] = output
+    ) -> RayEngine:
+        part = f"engine-{number}"
+        self._outputs[part] = Output(self._run.data.service_logs(self._run.run_id) / f"{part}.log")
         if not initial and self._software is None:
-            self._software = software(self._config, self._model_path)
-        actor = (
-            ray.remote(EngineActor)
-            .options(**options, max_concurrency=4096)
-            .remote(
-                self._config,
-                self._run_id,
-                output.path,
-                self._model_path,
-                share,
-                expected=None if initial else self._software,
-            )
-        )
-        slot = _Slot(number, actor, RayEngine(actor, number), initial=initial)
-        self._slots[number] = slot
-        return slot
+            self._software = software(self._run.config, self._model_path)
+        expected = None if initial else self._software
+        made = ray.remote(EngineActor).options(**options, max_concurrency=4096)
+        actor = made.remote(self._run, self._outputs[part].path, self._model_path, share, expected=expected)
+        self._slots[number] = RayEngine(number, actor, initial=initial)
+        return self._slots[number]
 
     async def _end_idle(self) -> list[EnginesChanged]:
         """End engines that were asked to leave and have answered everything."""
         changes = []
         for slot in [slot for slot in self._slots.values() if slot.leaving]:
-            if slot.handle.has_started and (slot.handle.running or slot.number in self._pushed):
+            if slot.has_started and (slot.running or slot.number in self._pushed):
                 continue
-            if slot.handle.has_started:
+            if slot.has_started:
                 with contextlib.suppress(ray.exceptions.RayError, TimeoutError):
-                    await asyncio.wait_for(answer_of(slot.actor.close.remote()), _CLOSE_S)
+                    await asyncio.wait_for(slot.actor.close.remote(), _CLOSE_S)
             ray.kill(slot.actor)
             del self._slots[slot.number]
             if slot.told:

@@ -17,66 +17,20 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from unstable_stream.errors import ServiceError, UnstableStreamError
+from unstable_stream.extensions import ALLOW_CODE, allowed_patterns
+from unstable_stream.runs.code import patterns_of
+from unstable_stream.runs.context import RunContext
 from unstable_stream.runs.placement import Machine, Placement
 from unstable_stream.services.launch.plan import RunPlan
 from unstable_stream.services.launch.stopping import SIGNALS
-from unstable_stream.services.launch.supervisor import RecordedProgress, Supervisor
-
-
-class RayServices(Supervisor):
-    """A supervisor that starts Ray before the services that need it, and ends it with them."""
-
-    def __init__(
-        self,
-        arguments: Sequence[str],
-        log_dir: Path,
-        *,
-        plan: Callable[[list[Machine]], RunPlan],
-        max_restarts: int,
-        progress: RecordedProgress,
-        environment: Mapping[str, str],
-    ) -> None:
-        """Take what a supervisor takes, what machines are asked for, and ``plan``, which places learner and
-        engines on Ray's machines.
-        """
-        super().__init__(
-            arguments, log_dir, max_restarts=max_restarts, progress=progress, environment=environment
-        )
-        self._plan = plan
-        self._keeper: RayKeeper | None = None
-
-    async def prepare(self, progress: Callable[[str], None]) -> None:
-        """Start Ray, or connect to the cluster that ``RAY_ADDRESS`` names, and reserve what the run wants.
-
-        Raises:
-            ServiceError: Ray did not start, or its GPUs are taken.
-            ConfigError: learner and engines cannot be placed on its machines.
-        """
-        progress("starting Ray")
-        joining = "RAY_ADDRESS" in os.environ
-        self._keeper = await RayKeeper.start(self.environment, self._log_dir / "ray.log")
-        variables, machines = await self._keeper.look()
-        self.environment |= variables
-        planned = await asyncio.to_thread(self._plan, machines)
-        self.environment |= await self._keeper.reserve(planned.placement)
-        if joining:  # else the launcher has said it
-            for line in planned.lines:
-                progress(line)
-
-    async def close(self) -> None:
-        """End what still runs; end Ray, if it was started here, and give up what is reserved on a cluster."""
-        await self.kill()
-        if self._keeper is not None:
-            await self._keeper.close()
-
+from unstable_stream.services.launch.supervisor import Supervisor
 
 _MARK: Final = "keeper: "
 _END_S: Final = 20.0
@@ -86,81 +40,90 @@ _LONGEST_LINE_BYTES: Final = 2**24
 """The machines of a large cluster are one line."""
 
 
-class RayKeeper:
-    """The launcher's handle of that process."""
+class RayServices(Supervisor):
+    """A supervisor that starts Ray before the services that need it, and ends it with them."""
 
-    def __init__(self, process: asyncio.subprocess.Process, log_path: Path) -> None:
-        """Use :meth:`start` instead."""
-        self._process = process
-        self._log_path = log_path
-        self._answered = False
+    def __init__(self, run: RunContext, plan: Callable[[list[Machine]], RunPlan]) -> None:
+        """Take a ``plan`` that places learner and engines on Ray's machines."""
+        run_id, config, data = run
+        root = str(data.root.absolute())
+        # This process's and the run's own.
+        allowed = dict.fromkeys((*(allowed_patterns() or ()), *patterns_of(config)))
+        super().__init__(
+            ["--run", run_id, "--data", root, "--log", config.log, "--die-with-parent"],
+            data.service_logs(run_id),
+            max_restarts=config.max_restarts,
+            environment={
+                "PYTHONUNBUFFERED": "1",
+                "TOKENIZERS_PARALLELISM": "false",
+                ALLOW_CODE: ",".join(allowed),
+            },
+        )
+        self._plan = plan
+        self._keeper: asyncio.subprocess.Process | None = None
+        self._ray_started = False
 
-    @classmethod
-    async def start(cls, environment: Mapping[str, str], log_path: Path) -> "RayKeeper":
-        """Start the process, which starts Ray; its standard error goes to ``log_path``."""
-        log_path.parent.mkdir(parents=True, exist_ok=True)
-        with log_path.open("ab") as log:
-            process = await asyncio.create_subprocess_exec(
+    async def prepare(self, progress: Callable[[str], None]) -> None:
+        """Start Ray, or connect to the cluster that ``RAY_ADDRESS`` names, and reserve what the run wants.
+
+        Raises:
+            ServiceError: Ray did not start, a machine does not describe itself, or its GPUs are taken.
+            ConfigError: learner and engines cannot be placed on its machines.
+        """
+        progress("starting Ray")
+        joining = "RAY_ADDRESS" in os.environ
+        self._log_dir.mkdir(parents=True, exist_ok=True)
+        with (self._log_dir / "ray.log").open("ab") as log:
+            self._keeper = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 "unstable_stream.services.launch.ray.keeper",
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, **environment},
+                env={**os.environ, **self.environment},
                 start_new_session=True,
                 limit=_LONGEST_LINE_BYTES,
             )
-        return cls(process, log_path)
-
-    async def look(self) -> tuple[dict[str, str], list[Machine]]:
-        """Return, once Ray has started, the variables with which services reach it, and its machines; call it
-        once.
-
-        Raises:
-            ServiceError: Ray did not start, or a machine does not describe itself.
-        """
-        answer = await self._answer()
-        return answer["variables"], msgspec.convert(answer["machines"], list[Machine])
-
-    async def reserve(self, placement: Placement) -> dict[str, str]:
-        """Reserve what a plan wants; return the environment variables by which services find it.
-
-        Raises:
-            ServiceError: the GPUs were not free in time.
-        """
-        assert self._process.stdin is not None
+        answer = await self._answer(self._keeper)
+        self._ray_started = True
+        self.environment |= answer["variables"]
+        planned = await asyncio.to_thread(self._plan, msgspec.convert(answer["machines"], list[Machine]))
+        assert self._keeper.stdin is not None
         with suppress(ConnectionError):  # it has ended; the answer says so
-            self._process.stdin.write(msgspec.json.encode(placement) + b"\n")
-            await self._process.stdin.drain()
-        variables: dict[str, str] = (await self._answer())["variables"]
-        return variables
+            self._keeper.stdin.write(msgspec.json.encode(planned.placement) + b"\n")
+            await self._keeper.stdin.drain()
+        self.environment |= (await self._answer(self._keeper))["variables"]
+        if joining:  # else the launcher has said it
+            for line in planned.lines:
+                progress(line)
 
     async def close(self) -> None:
-        """End Ray with all of its processes, and give up what is reserved."""
-        if self._process.returncode is not None:
+        """End what still runs; end Ray, if it was started here, and give up what is reserved on a cluster."""
+        await self.kill()
+        keeper = self._keeper
+        if keeper is None or keeper.returncode is not None:
             return
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        assert keeper.stdin is not None
+        keeper.stdin.close()
         try:
             # While Ray starts it reads nothing, and Ray is of no use any more.
-            await asyncio.wait_for(self._process.wait(), _END_S if self._answered else 0)
+            await asyncio.wait_for(keeper.wait(), _END_S if self._ray_started else 0)
         except TimeoutError:
             with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            await self._process.wait()
+                os.killpg(keeper.pid, signal.SIGKILL)
+            await keeper.wait()
 
-    async def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        async for line in self._process.stdout:
+    async def _answer(self, keeper: asyncio.subprocess.Process) -> dict[str, Any]:
+        assert keeper.stdout is not None
+        async for line in keeper.stdout:
             if line.startswith(_MARK.encode()):
                 answer: dict[str, Any] = json.loads(line.removeprefix(_MARK.encode()))
                 if "error" in answer:
                     raise ServiceError(str(answer["error"]))
-                self._answered = True
                 return answer
-        status = await self._process.wait()
-        raise ServiceError(f"Ray could not be started: it ended with status {status}, see {self._log_path}")
+        log = self._log_dir / "ray.log"
+        raise ServiceError(f"Ray could not be started: it ended with status {await keeper.wait()}, see {log}")
 
 
 def main() -> int:
@@ -170,8 +133,12 @@ def main() -> int:
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     os.environ[_NO_HANDLER] = "1"
-    from unstable_stream.services.launch.ray.cluster import start_local, stop_local
-    from unstable_stream.services.launch.ray.placement import cluster_machines, reserve
+    from unstable_stream.services.launch.ray.cluster import (
+        cluster_machines,
+        reserve,
+        start_local,
+        stop_local,
+    )
 
     del os.environ[_NO_HANDLER]
     try:

@@ -5,7 +5,6 @@ Otherwise an actor fails minutes later, on a machine that nobody looks at.
 
 import os
 import platform
-import shutil
 import socket
 import subprocess
 import sys
@@ -28,26 +27,21 @@ from unstable_stream.inference.base_model import (
 )
 from unstable_stream.log.stores import HostCache, Store, is_address
 from unstable_stream.log.stores.adapter_format import CONFIG_FILE, MODEL_WEIGHTS_FILE, WEIGHTS_FILE
-from unstable_stream.log.stores.cache import CACHE
 from unstable_stream.runs.code import code_in_use
 from unstable_stream.runs.config import RunConfig, VllmEngineConfig
 from unstable_stream.runs.placement import Machine
 from unstable_stream.services.launch.plan import RunPlan
-from unstable_stream.services.launch.ray.cluster import start_local, stop_local
-from unstable_stream.services.launch.ray.placement import plan_on_cluster
+from unstable_stream.services.launch.ray.cluster import plan_on_cluster, start_local, stop_local
 from unstable_stream.version import __version__
 
 _DEADLINE_S = 120.0
 """Seconds in which every machine answers: a first worker on a busy machine takes tens of seconds."""
 _FETCH_S = 3600.0
 """Seconds in which every machine fetches the base model, if it is one of Hugging Face's."""
-_TELL_S = 30.0
-"""Seconds after which those that have not are named; the next pauses double, up to the longest."""
-_LONGEST_TELL_S: Final = 300.0
+_TELL_S = 60.0
+"""Seconds after which those that have not are named again."""
 _PATIENCE_S = 30.0
 """For the store of checkpoints, within that."""
-_LEAST_FREE_BYTES: Final = 10**9
-"""On the disk that checkpoints go to. Room for those of adapters; who trains all parameters needs more."""
 _ADAPTER_FILES: Final = (CONFIG_FILE, WEIGHTS_FILE, MODEL_WEIGHTS_FILE)
 _CUDA_S: Final = 60.0
 """Seconds to load PyTorch on a busy machine and to wake the driver, within the deadline."""
@@ -65,40 +59,28 @@ class Equipment(msgspec.Struct, frozen=True):
     """Of this package."""
     python: str
     """Its major and minor version: Ray carries objects between equal ones only."""
-    model: str
-    """The fingerprint of the base model; empty if it is not there."""
-    code: tuple[str, ...]
-    """Identities of the extensions that the configuration names."""
-    code_error: str = ""
-    """The reason that they could not be read."""
-    model_error: str = ""
-    """The reason that the base model could not be fetched."""
+    model: str | None
+    """The fingerprint of the base model; empty if it is not there, ``None`` if it could not be fetched."""
+    code: tuple[str, ...] | None
+    """Identities of the extensions that the configuration names; ``None``: they could not be read."""
     directories: dict[str, str] = {}
     """The fingerprint of what else the run reads, by its path; empty: it is not there."""
     vllm: bool = False
-    store_error: str = ""
-    """The reason that the store of checkpoints cannot be used from it."""
-    disk_error: str = ""
-    """The reason that its disk has no room for checkpoints."""
-    gpu_error: str = ""
-    """The reason that its GPUs cannot be used, where Ray counts some."""
+    errors: tuple[str, ...] = ()
+    """The things that it cannot do, each with what to do about it."""
 
 
-def equipment(config: RunConfig, model_path: str, data: Path, gpus: int = 0) -> Equipment:
+def equipment(config: RunConfig, model_path: str, gpus: int = 0) -> Equipment:
     """Look at all that a run needs of this machine.
 
     Args:
         config: of the run.
         model_path: the directory of the base model at the launcher's.
-        data: the run's data directory; absolute.
         gpus: those that Ray counts here.
     """
-    return msgspec.structs.replace(
-        software(config, model_path),
-        store_error=_store_error(config),
-        disk_error=_disk_error(config, data),
-        gpu_error=_gpu_error(gpus),
-    )
+    found = software(config, model_path)
+    errors = filter(None, (_store_error(config), _gpu_error(gpus)))
+    return msgspec.structs.replace(found, errors=(*found.errors, *errors))
 
 
 def software(config: RunConfig, model_path: str) -> Equipment:
@@ -106,30 +88,27 @@ def software(config: RunConfig, model_path: str) -> Equipment:
 
     A base model of Hugging Face's is fetched if it is not here.
     """
-    code: tuple[str, ...] = ()
-    error = ""
+    code = model = None
+    errors = []
     try:
         code = tuple(f"{use.kind} {use.target} {use.sha256}" for use in code_in_use(config))
-    except ConfigError as failure:
-        error = str(failure)
-    model = model_error = ""
+    except ConfigError as error:
+        errors.append(f"{error} (copy the code there, or install it as a package on all machines)")
     try:
-        directory = Path(model_on_this_machine(config.model, model_path))
-        model = model_fingerprint(directory)
-    except ConfigError as failure:
-        model_error = str(failure)
+        model = model_fingerprint(Path(model_on_this_machine(config.model, model_path)))
+    except ConfigError as error:
+        errors.append(str(error))
     return Equipment(
         version=__version__,
         python=".".join(platform.python_version_tuple()[:2]),
         model=model,
         code=code,
-        code_error=error,
-        model_error=model_error,
         directories={
             path: model_fingerprint(Path(path).expanduser(), files)
             for path, (_, files) in _directories(config).items()
         },
         vllm=find_spec("vllm") is not None,
+        errors=tuple(errors),
     )
 
 
@@ -169,29 +148,8 @@ def _store_error(config: RunConfig) -> str:
         HostCache.of_host()
         Store(root, patience_s=_PATIENCE_S).read(".nothing")
     except (ConfigError, StoreError) as error:
-        return str(error)
+        return f"learner.ckpt_root: {error}"
     return ""
-
-
-def _disk_error(config: RunConfig, data: Path) -> str:
-    root = config.learner.ckpt_root
-    if root is None:
-        place, choice = data, "--data"
-    elif is_address(root):
-        try:
-            place, choice = HostCache.of_host().root, CACHE
-        except ConfigError:
-            return ""  # said of the store
-    else:
-        place, choice = Path(root).expanduser().absolute(), "learner.ckpt_root"
-    there = next(path for path in (place, *place.parents) if path.exists())
-    free = shutil.disk_usage(there).free
-    if free >= _LEAST_FREE_BYTES:
-        return ""
-    return (
-        f"{free / 1e9:.2f} GB of disk are free at {place}, expected at least "
-        f"{_LEAST_FREE_BYTES / 1e9:g} GB for checkpoints: make room, or name another place with {choice}"
-    )
 
 
 def _gpu_error(gpus: int) -> str:
@@ -224,16 +182,14 @@ def _gpu_error(gpus: int) -> str:
 
 def lacking(config: RunConfig, model_path: str, here: Equipment, there: Equipment) -> list[str]:
     """Return what a machine lacks or has otherwise than the launcher's, each with what to do."""
-    found = []
+    found = list(there.errors)
     if there.version != here.version:
         found.append(f"unstable_stream {there.version}, here {here.version}: install the same version")
     if there.python != here.python:
         found.append(f"Python {there.python}, here {here.python}: install the same version")
-    if there.model_error:
-        found.append(there.model_error)
-    elif not there.model:
+    if there.model == "":
         found.append(f"no model at {model_path}: copy it there, or name a directory that all machines have")
-    elif there.model != here.model:
+    elif there.model not in (None, here.model):
         found.append(f"another model at {model_path} than here: copy this one there")
     for path, (named, _) in _directories(config).items():
         if not there.directories.get(path):
@@ -242,14 +198,9 @@ def lacking(config: RunConfig, model_path: str, here: Equipment, there: Equipmen
             )
         elif there.directories[path] != here.directories.get(path):
             found.append(f"{named}: other files at {path} than here: copy these there")
-    if there.code_error:
-        found.append(f"{there.code_error} (copy the code there, or install it as a package on all machines)")
-    elif there.code != here.code:
-        other = sorted({use.split()[1] for use in {*there.code} ^ {*here.code}})
+    if there.code not in (None, here.code):
+        other = sorted({use.split()[1] for use in {*there.code} ^ {*(here.code or ())}})
         found.append(f"other code than here of {', '.join(other)}: install the same version")
-    if there.store_error:
-        found.append(f"learner.ckpt_root: {there.store_error}")
-    found += [error for error in (there.disk_error, there.gpu_error) if error]
     if isinstance(config.engine, VllmEngineConfig) and not there.vllm:
         found.append("engine.type = 'vllm', and vLLM is not installed there")
     return found
@@ -259,7 +210,6 @@ def check_cluster(
     plan: Callable[[list[Machine]], RunPlan],
     config: RunConfig,
     model_path: str,
-    data: Path,
     progress: Callable[[str], None],
 ) -> None:
     """Connect to the cluster that ``RAY_ADDRESS`` names, ask all of its machines, and disconnect.
@@ -271,7 +221,7 @@ def check_cluster(
     start_local()
     try:
         planned = plan_on_cluster(plan)
-        check_nodes(config, model_path, data, planned.placement.machines, progress)
+        check_nodes(config, model_path, planned.placement.machines, progress)
     finally:
         stop_local()
 
@@ -279,37 +229,31 @@ def check_cluster(
 def check_nodes(
     config: RunConfig,
     model_path: str,
-    data: Path,
     machines: Sequence[Machine],
     progress: Callable[[str], None] = lambda words: None,
-    *,
-    deadline_s: float = _DEADLINE_S,
 ) -> None:
     """Ask every machine of the cluster what it has; Ray must be initialised.
 
     Args:
         config: of the run.
         model_path: the directory of the base model.
-        data: the run's data directory, which the machines share unless checkpoints are in a store.
         machines: those of the cluster.
         progress: called with the machines that are waited for while a model is fetched.
-        deadline_s: seconds in which all must answer.
 
     Raises:
         ConfigError: a machine lacks something; names each such machine and what to do.
     """
-    data = data.absolute()
     if is_snapshot(model_path):
         _fetch_model(config.model, model_path, machines, progress)
-    here = equipment(config, model_path, data)
-    asked = {machine: _on(machine, equipment, config, model_path, data, machine.gpus) for machine in machines}
-    ray.wait(list(asked.values()), num_returns=len(asked), timeout=deadline_s)
+    here = equipment(config, model_path)
+    asked = {machine: _on(machine, equipment, config, model_path, machine.gpus) for machine in machines}
+    ray.wait(list(asked.values()), num_returns=len(asked), timeout=_DEADLINE_S)
     lines = []
     for machine, answer in asked.items():
         try:
             found = lacking(config, model_path, here, ray.get(answer, timeout=0))
         except ray.exceptions.GetTimeoutError:
-            found = [f"no answer within {deadline_s:g} s: is it out of memory or disk?"]
+            found = [f"no answer within {_DEADLINE_S:g} s: is it out of memory or disk?"]
         except ray.exceptions.RayTaskError as error:
             found = [f"cannot say what it has ({error.cause}): is unstable_stream installed there?"]
         except ray.exceptions.RayError as error:
@@ -328,22 +272,19 @@ def _fetch_model(
         ConfigError: a machine has not answered in time.
     """
     fetching = {_on(machine, model_on_this_machine, name, model_path): machine for machine in machines}
-    waiting = list(fetching)
-    begun, pause_s = time.monotonic(), _TELL_S
+    waiting, begun = list(fetching), time.monotonic()
     while True:
-        left_s = max(0.0, begun + _FETCH_S - time.monotonic())
-        pause_s = min(pause_s, left_s)
-        _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=pause_s, fetch_local=False)
+        _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=_TELL_S, fetch_local=False)
         if not waiting:
             return
         hosts = ", ".join(sorted(fetching[each].host for each in waiting))
-        if pause_s == left_s:
+        past_s = time.monotonic() - begun
+        if past_s >= _FETCH_S:
             raise ConfigError(
                 f"no answer within {_FETCH_S:g} s from {hosts}, which should fetch the model {name}: look "
                 "whether Hugging Face can be reached from there, and whether the disk has room"
             )
-        progress(f"fetching the model {name}: after {time.monotonic() - begun:.0f} s no answer from {hosts}")
-        pause_s = min(2 * pause_s, _LONGEST_TELL_S)
+        progress(f"fetching the model {name}: after {past_s:.0f} s no answer from {hosts}")
 
 
 def _on(machine: Machine, function: Callable[..., object], *arguments: object) -> Any:

@@ -10,13 +10,12 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import ray
 
-from unstable_stream.errors import ServiceError, ServiceKilledError, UnstableStreamError
-from unstable_stream.services.launch.death import Output, write_death
-from unstable_stream.services.launch.service_output import configure_output
+from unstable_stream.errors import ServiceError, UnstableStreamError
+from unstable_stream.services.launch.service_output import Output, configure_output, write_death
 from unstable_stream.services.workers.loading import loading
 
 _NOT_STARTED: Final = "it could not start: "
@@ -100,15 +99,9 @@ def explain(error: PartDiedError, outputs: Mapping[str, Output]) -> ServiceError
     output = outputs.get(error.part)
     if output is None:
         return ServiceError(str(error))
-    if error.reason == _ENDED_SILENTLY:
-        lines = output.last_lines()
-        said = f"{error.reason}; it printed last: {lines}" if lines else error.reason
-        return ServiceKilledError(f"{PartDiedError(error.part, said)} (all of it: {output.path})")
-    death = output.death() if error.reason.startswith(_NOT_STARTED) else None  # else another one's
-    said = f"{PartDiedError(error.part, str(death or error.reason))} (all of it: {output.path})"
-    return ServiceKilledError(said) if death is not None and death.retriable else ServiceError(said)
-
-
-async def answer_of(reference: Any) -> Any:
-    """Wait for a result of Ray's, as a coroutine. ``Any``: Ray's references have no type here."""
-    return await reference
+    said = error.reason
+    if said == _ENDED_SILENTLY and (lines := output.last_lines()):
+        said = f"{said}; it printed last: {lines}"
+    elif said.startswith(_NOT_STARTED):  # else what is written there is another one's
+        said = str(output.death() or said)
+    return ServiceError(f"{PartDiedError(error.part, said)} (all of it: {output.path})")
