@@ -9,12 +9,13 @@ import pytest
 
 import unstable_stream as us
 from tests.inference.byte_model import build_byte_model
+from unstable_stream.algorithms.settings import A2CConfig, PPOConfig, ReinforceConfig
 from unstable_stream.api.quickstart import quickstart
 from unstable_stream.api.settings import make_config
 from unstable_stream.api.unstable_baselines import settings_of
 from unstable_stream.errors import ConfigError, UnstableStreamError
 from unstable_stream.events import GameOutcome
-from unstable_stream.runs.config import A2CConfig, EnvConfig, PPOConfig, ReinforceConfig, RunConfig
+from unstable_stream.runs.config import EnvConfig, RunConfig
 from unstable_stream.services.launch.preflight import check_config
 from unstable_stream.services.workers.learner_core import build_training_algorithm
 

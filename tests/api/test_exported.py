@@ -1,7 +1,6 @@
 """The directory of an export in the place of a data directory, as a user names it."""
 
 import asyncio
-import shutil
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,6 @@ from unstable_stream.api.place import Place
 from unstable_stream.api.replaying import Replay
 from unstable_stream.api.serving import archive
 from unstable_stream.api.why import find_why
-from unstable_stream.archive import open_archive
-from unstable_stream.archive.tables import TABLES
 from unstable_stream.events import encode_event
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.stores.archive_address import ARCHIVE_VARIABLE, archive_exists, archive_state
@@ -58,15 +55,6 @@ def test_commands_read_an_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert here.exit_code == 0, (command, here.output)
         assert here.stdout == there.stdout
     assert repr(find_why(kept, "run-a:update:1")) == repr(find_why(place, "run-a:update:1"))
-    old = tmp_path / "old.duckdb"
-    shutil.copyfile(place.data.archive_file, old)
-    with open_archive(old, read_only=False) as connection:  # as version 0.1 made it
-        for table in ("events", *(table.name for table in TABLES)):
-            connection.execute(f'ALTER TABLE "{table}" DROP COLUMN record_number')
-        connection.execute("UPDATE schema_version SET version = 2")
-    export_run(old, "run-a", tmp_path / "of-old")
-    of_old = find_why(Place.at(tmp_path / "of-old"), "run-a:update:1")
-    assert repr(of_old) == repr(find_why(place, "run-a:update:1"))
     replayed = [
         [encode_event(event) for event in Replay(each, "run-a", source="archive")] for each in (place, kept)
     ]

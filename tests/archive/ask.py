@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from unstable_stream.archive import Cancel, held, query_arrow, stream, write_parquet
+from unstable_stream.archive.read import Cancel, held, query_arrow, stream, write_parquet
 
 rows_of_python = pa.table({"a": [1]})
 

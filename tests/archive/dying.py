@@ -9,7 +9,7 @@ from typing import Any
 from tests.archive.history import made_up_run, stored
 from unstable_stream.archive import ArchiveWriter, drop_run
 from unstable_stream.archive.file_store import FileStore
-from unstable_stream.archive.shared.compaction import compact
+from unstable_stream.archive.shared.store import compact
 from unstable_stream.archive.shared.table import SharedTable
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 

@@ -6,38 +6,25 @@ from unstable_stream.archive.statements import UNSAFE_FUNCTIONS
 
 _READING: Final = """
 SELECT 1
-select * from runs
 FROM runs
-FROM runs SELECT run_id LIMIT 1
 TABLE runs
 VALUES (1), (2)
 WITH x AS (SELECT 1 AS a) FROM x
 WITH RECURSIVE t AS (SELECT 1 AS x UNION ALL SELECT x + 1 FROM t WHERE x < 5) SELECT max(x) FROM t
-(SELECT 1)
 SELECT 1 UNION SELECT 2 EXCEPT SELECT 3
 EXPLAIN SELECT 1
-EXPLAIN ANALYZE SELECT count(*) FROM events
 EXPLAIN (FORMAT json) FROM runs
-EXPLAIN ANALYZE (SELECT 1) UNION ALL SELECT 2
-DESCRIBE
 DESCRIBE runs
-DESC runs
 DESCRIBE SELECT 1 AS a
 SHOW TABLES
-SHOW ALL TABLES
 SHOW DATABASES
-SHOW runs
 SUMMARIZE runs
-SUMMARIZE SELECT 1 AS a
 SELECT * FROM (DESCRIBE runs)
-PIVOT (SELECT 1 AS a, 2 AS b) ON a IN (1) USING sum(b)
 PIVOT (SELECT 1 AS a, 2 AS b) ON a USING sum(b)
-FROM (PIVOT (SELECT 1 AS a, 2 AS b) ON a USING sum(b))
 WITH p AS (PIVOT (SELECT 1 AS a, 2 AS b) ON a USING sum(b)) FROM p
 PIVOT (SELECT 1 AS a, 2 AS b) ON a USING sum(b); SELECT 2
 UNPIVOT (SELECT 1 AS a, 2 AS b) ON a, b
 SELECT 1; SELECT 2
-SELECT 1;;
 /* DELETE FROM runs */ SELECT 1 -- ; DELETE FROM runs
 SELECT 'a; DELETE FROM runs', $$b; DROP TABLE runs$$, "c" FROM (SELECT 1 AS c)
 SELECT 'enable_logging()', 'query(1)'
@@ -45,27 +32,17 @@ SELECT 'Grüße', '東京', '🙂' AS "größe"
 SELECT 1 AS checkpoint, 2 AS query
 SELECT count(*) FILTER (WHERE run_id LIKE '%query (%') FROM runs
 SELECT row_number() OVER (PARTITION BY type ORDER BY "offset") FROM events QUALIFY row_number() OVER () < 3
-SELECT * FROM events USING SAMPLE 2
 SELECT list_transform([1, 2], lambda x: x + 1), {'a': [1]}.a[1], MAP {1: 2}[1]
-SELECT unnest(range(3))
-FROM range(3) AS a, generate_series(1, 2) AS b
-FROM runs AS a, LATERAL (SELECT a.run_id)
 FROM query_table('runs')
 FROM duckdb_settings()
-FROM duckdb_tables()
-FROM duckdb_functions()
 FROM duckdb_secrets()
-FROM pragma_version()
 FROM pragma_table_info('runs')
 SELECT current_setting('memory_limit')
-SELECT getvariable('nothing')
 FROM json_each('[1, 2]')
-FROM repeat(1, 3)
 SELECT list_filter(list_transform([1], lambda x: x), lambda y: y > 0)
 SELECT length(repeat('x', 1000000))
 SELECT version(), now(), random(), gen_random_uuid(), current_database()
-SELECT 1::DECIMAL(38, 10), 1e300, 'nan'::DOUBLE, '2020-01-01'::DATE, INTERVAL 1 YEAR, 'a'::BLOB
-SELECT json('[1]')->>0
+SELECT 1::DECIMAL(38, 10), 1e300, 'nan'::DOUBLE, '2020-01-01'::DATE, 'a'::BLOB
 """
 _REFUSED_KINDS: Final = {
     "INSERT": ("INSERT INTO runs (run_id) VALUES ('x')", "INSERT INTO runs FROM runs"),
@@ -73,25 +50,17 @@ _REFUSED_KINDS: Final = {
     "DELETE": (
         "DELETE FROM runs",
         "TRUNCATE runs",
-        "SELECT 1; DELETE FROM runs; SELECT 2",
-        "/* SELECT 1 */ DELETE FROM runs",
         "WITH x AS (SELECT 1) DELETE FROM runs",
     ),
     "MERGE INTO": ("MERGE INTO runs USING (SELECT 1) AS x ON true WHEN MATCHED THEN DELETE",),
     "CREATE": (
         "CREATE TABLE mine (a INTEGER)",
         "CREATE TEMP TABLE t AS SELECT range AS r FROM range(60000000)",
-        "CREATE OR REPLACE TABLE runs AS SELECT 1",
         "CREATE VIEW v AS SELECT 1",
         "CREATE TEMP VIEW runs AS SELECT 1",
         "CREATE MACRO f(a) AS a + 1",
-        "CREATE TEMP MACRO f() AS TABLE SELECT 1",
-        "CREATE TYPE e AS ENUM ('a')",
-        "CREATE SEQUENCE s",
         "CREATE SCHEMA s",
-        "CREATE INDEX i ON runs (run_id)",
         "CREATE SECRET s (TYPE s3)",
-        "CREATE PERSISTENT SECRET s (TYPE http)",
     ),
     "ALTER": ("ALTER TABLE runs ADD COLUMN a INTEGER", "COMMENT ON TABLE runs IS 'x'"),
     "DROP": ("DROP TABLE events", "DROP VIEW runs", "DEALLOCATE p"),
@@ -99,39 +68,27 @@ _REFUSED_KINDS: Final = {
     "VACUUM": ("VACUUM", "ANALYZE"),
     "CALL": (
         "CHECKPOINT",
-        "FORCE CHECKPOINT",
         "CALL pragma_version()",
-        "CALL range(3)",
     ),
     "PREPARE": ("PREPARE p AS SELECT 1", "PREPARE p AS DELETE FROM runs"),
     "EXECUTE": ("EXECUTE p", "EXECUTE p(1)"),
     "SET": (
         "SET memory_limit = '60MB'",
-        "SET threads = 1000",
-        "SET GLOBAL threads = 1000",
         "SET logging_storage = 'stdout'",
-        "SET temp_directory = '/tmp'",
         "SET enable_external_access = true",
         "SET lock_configuration = false",
-        "SET python_enable_replacements = true",
         "SET max_expression_depth = 100000",
         "SET VARIABLE x = 1",
-        "SET search_path = 'main'",
         "SET SCHEMA 'main'",
         "RESET memory_limit",
         "USE memory",
-        "PRAGMA threads = 1",
-        "PRAGMA memory_limit = '1GB'",
     ),
     "PRAGMA": (
         "PRAGMA enable_profiling",
-        "PRAGMA disable_optimizer",
         "PRAGMA enable_verification",
-        "PRAGMA verify_parallelism",
     ),
     "COPY": (
         "COPY runs TO '{place}/out.csv'",
-        "COPY (SELECT 1) TO '{place}/out.parquet' (FORMAT parquet)",
         "COPY runs FROM '{place}/secret.txt'",
         "COPY (SELECT 1) TO '/dev/stdout'",
     ),
@@ -142,60 +99,43 @@ _REFUSED_KINDS: Final = {
 }
 _FILES: Final = """
 SELECT * FROM read_text('{place}/secret.txt')
-SELECT * FROM read_blob('{place}/*')
 FROM read_csv('{place}/secret.txt')
-FROM read_csv_auto(['{place}/secret.txt'])
 FROM read_json('{place}/secret.txt')
 FROM read_parquet('{place}/secret.txt')
-FROM parquet_scan('{place}/secret.txt')
 FROM parquet_metadata('{place}/secret.txt')
-FROM parquet_schema('{place}/secret.txt')
 FROM sniff_csv('{place}/secret.txt')
 FROM glob('{place}/*')
-FROM glob('/*')
 FROM '{place}/secret.csv'
-FROM "{place}/secret.csv"
 SELECT * FROM '/etc/passwd.csv'
 FROM 'https://example.org/rows.parquet'
 FROM 's3://bucket/rows.parquet'
 FROM read_csv('http://127.0.0.1:1/x')
 SELECT (SELECT content FROM read_text('{place}/secret.txt'))
 WITH x AS (FROM read_text('{place}/secret.txt')) FROM x
-EXPLAIN ANALYZE FROM read_text('{place}/secret.txt')
 DESCRIBE FROM read_csv('{place}/secret.txt')
-SUMMARIZE FROM read_csv('{place}/secret.txt')
 """
 _WRONG: Final = {
     "SELECT nothing FROM runs": "nothing",
     "FROM nowhere": "nowhere",
     "FROM rows_of_python": "rows_of_python",
     "FROM of_the_frame": "of_the_frame",
-    "SELECT * FROM place": "place",
     "SELECT getenv('HOME')": "getenv",
     "SELEC 1": "SELEC",
     "IMPORT DATABASE '{place}'": "PRAGMA is refused|disabled by configuration",
-    "SELECT 1; IMPORT DATABASE '{place}'": "PRAGMA is refused|disabled by configuration",
     "RESET ALL": "syntax|SET is refused|Can only",
-    ".tables": "syntax",
     "SELECT": "SELECT",
     "SELECT 'unterminated": "unterminated",
-    "SELECT 1 /* unterminated": "unterminated",
     "KILL 1": "KILL",
     "UPDATE EXTENSIONS": "EXTENSIONS|cannot take|\\?\\?\\?",
     "SELECT ?": "parameter",
-    "SELECT $name": "parameter",
     "SELECT 1 \0 ; DELETE FROM runs": "NUL character, after 9 others",
     "SELECT '\ud800'": "no valid text",
     "SELECT error('mine')": "mine",
     "SELECT 1::INTEGER / 0::INTEGER, 'x'::INTEGER": "Could not convert",
-    "SELECT 100000!": "range",
     "FROM query('SELECT 1')": "function query is refused",
-    "SELECT 1; EXPLAIN ANALYZE DELETE FROM metrics": "DELETE",
-    "EXPLAIN ANALYZE UPDATE metrics SET name = ''": "UPDATE",
-    "EXPLAIN ANALYZE CREATE TABLE x (a INT)": "CREATE",
-    "/* a */ explain (FORMAT json, ANALYZE) -- b\n CREATE TABLE x AS SELECT 1": "CREATE",
-    "EXPLAIN ANALYZE CALL pragma_version()": "CALL",
-    "EXPLAIN ANALYZE COPY runs TO '{place}/out.csv'": "COPY",
+    "EXPLAIN ANALYZE FROM runs": "EXPLAIN ANALYZE is refused",
+    "SELECT 1; EXPLAIN ANALYSE DELETE FROM metrics": "EXPLAIN ANALYZE is refused",
+    "/* a */ explain (FORMAT json, ANALYZE) -- b\n CREATE TABLE x AS SELECT 1": "EXPLAIN ANALYZE is refused",
     "EXPLAIN ANALYZE CALL enable_logging('QueryLog', storage='stdout')": "enable_logging is refused",
     "WITH x AS (DELETE FROM metrics RETURNING *) FROM x": "read-only|needs a SELECT|base table",
     "WITH p AS (PIVOT (SELECT 1 a) ON a USING sum(a)) DELETE FROM metrics": "read-only|DELETE",
@@ -203,14 +143,12 @@ _WRONG: Final = {
     "CREATE TABLE t AS PIVOT (SELECT 1 a) ON a USING sum(a)": "read-only|CREATE",
     "SELECT " + "(" * 10_000 + "1" + ")" * 10_000: "more than 50 brackets",
     "(" * 10_000 + "SELECT 1" + ")" * 10_000: "more than 50 brackets",
-    "(" * 10_000: "more than 50 brackets",
     "SELECT " + "[" * 900 + "1" + "]" * 900: "more than 50 brackets",
     "SELECT " + "{'a':" * 900 + "1" + "}" * 900: "more than 50 brackets",
     "SELECT " + "/* */ (" * 51 + "1" + ")" * 51: "more than 50 brackets",
-    "SELECT " + "list_transform([1], lambda x: " * 26 + "1" + ")" * 26: "more than 8 lambdas",
+    "SELECT " + "list_transform([1], lambda x: " * 26 + "1" + ")" * 26: "more than 16 lambdas",
     "SELECT " + "NOT " * 5_000 + "true": "depth",
     "SELECT 1" + " + 1" * 5_000: "depth",
-    "SELECT NULL::INT" + "[]" * 2_000: "depth",
     "SELECT '" + "x" * 200_000 + "'": "at most 200,000",
     "SELECT 1 -- " + "x" * 1_000_000: "at most 200,000",
 }

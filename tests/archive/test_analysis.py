@@ -4,8 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.archive.history import made_up_run, stored
 from unstable_stream.archive import ArchiveWriter
 
@@ -22,17 +20,11 @@ def _run(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
     )
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("analysis")
-    with ArchiveWriter(directory / "archive.duckdb") as writer:
+def test_prints_what_happened_and_plots_it(tmp_path: Path) -> None:
+    with ArchiveWriter(tmp_path / "archive.duckdb") as writer:
         writer.write(stored(made_up_run(updates=2)))
-    return directory
-
-
-def test_prints_what_happened_and_plots_it(data: Path, tmp_path: Path) -> None:
     page = tmp_path / "curve.html"
-    done = _run(data, "--html", page)
+    done = _run(tmp_path, "--html", page)
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]
     # Update, games, win rate, …: seat 0 wins from the first checkpoint on, seat 1 never.
@@ -48,9 +40,3 @@ def test_says_when_there_is_nothing(tmp_path: Path) -> None:
     ArchiveWriter(tmp_path / "archive.duckdb").close()
     done = _run(tmp_path)
     assert (done.returncode, done.stderr) == (1, "no run in this archive yet\n")
-
-
-def test_every_cell_has_a_title() -> None:
-    cells = [line for line in _SCRIPT.read_text(encoding="utf-8").splitlines() if line.startswith("# %%")]
-    assert len(cells) > 5
-    assert all(len(cell) > len("# %% ") for cell in cells)

@@ -17,11 +17,11 @@ from tests.forks import assert_killed
 from unstable_stream.archive import ArchiveWriter, drop_run, dropped_runs, query
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.shared import table as table_module
-from unstable_stream.archive.shared.compaction import compact
-from unstable_stream.archive.shared.relations import DROPPED, table_schema
+from unstable_stream.archive.shared.relations import DROPPED
+from unstable_stream.archive.shared.store import compact
 from unstable_stream.archive.shared.table import SharedTable
 from unstable_stream.archive.tables import TABLES
-from unstable_stream.errors import ArchiveBusyError, RunError
+from unstable_stream.errors import RunError
 from unstable_stream.log.port import StoredRecord
 
 pytestmark = pytest.mark.longer
@@ -63,18 +63,6 @@ def _on_disk(address: str, run: str) -> int:
     return count
 
 
-def _between(monkeypatch: pytest.MonkeyPatch, *works: Callable[[], object]) -> None:
-    """Have other processes do something right before the next commits, which then come second."""
-    commit, waiting = SharedTable.commit, list(works)
-
-    def late(self: SharedTable, *args: object, **options: object) -> bool:
-        if waiting:
-            waiting.pop(0)()
-        return commit(self, *args, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(SharedTable, "commit", late)
-
-
 # -- others write -----------------------------------------------------------------------------
 
 
@@ -110,23 +98,22 @@ def test_two_archivers_write_while_a_run_is_dropped(address: str, tmp_path: Path
 
 
 def test_a_batch_whose_files_are_written_is_written_anew(
-    address: str, monkeypatch: pytest.MonkeyPatch
+    address: str, before_commits: Callable[..., None]
 ) -> None:
     _write(address, _RECORDS[:_HALF])
     with ArchiveWriter(address, _LOG) as writer:
         prepared = writer.prepare(_RECORDS[_HALF:])
-        _between(monkeypatch, lambda: drop_run(address, "run-a"))
+        before_commits(lambda: drop_run(address, "run-a"))
         assert writer.store(prepared).records == len(_RECORDS) - _HALF
     assert _on_disk(address, "run-a") == 0
     assert query(address, "SELECT count(*) FROM events").rows == [(len(_RECORDS) - _OF_A,)]
 
 
-def test_others_commit_before_the_drop(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_commit_before_the_drop(address: str, before_commits: Callable[..., None]) -> None:
     """Another archiver stores records, of the run too, and small files are merged, those of the run too."""
     _write(address, _RECORDS[:_HALF], 20)
     with ArchiveWriter(address, _LOG) as writer:
-        _between(
-            monkeypatch,
+        before_commits(
             lambda: writer.write(_RECORDS[_HALF:_OF_A]),
             lambda: None,  # that commit
             lambda: compact(SharedTable(address), everything=True),
@@ -137,22 +124,12 @@ def test_others_commit_before_the_drop(address: str, monkeypatch: pytest.MonkeyP
     assert query(address, "SELECT count(*) FROM events").rows == [(len(_RECORDS) - _OF_A,)]
 
 
-def test_of_two_that_drop_the_same_run_one_is_told(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_that_drop_the_same_run_one_is_told(address: str, before_commits: Callable[..., None]) -> None:
     _write(address, _RECORDS)
-    _between(monkeypatch, lambda: drop_run(address, "run-a"))
+    before_commits(lambda: drop_run(address, "run-a"))
     with pytest.raises(RunError, match="has no record of run run-a"):
         drop_run(address, "run-a")
     assert len(dropped_runs(address)) == 1
-
-
-def test_whoever_always_comes_second_says_so(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    _write(address, _RECORDS)
-    before = _rows(address, "run-a")
-    monkeypatch.setattr(SharedTable, "commit", lambda *_, **__: False)
-    with pytest.raises(ArchiveBusyError, match="others committed"):
-        drop_run(address, "run-a", timeout_s=0.01)
-    monkeypatch.undo()
-    assert _rows(address, "run-a") == before
 
 
 def test_nothing_is_committed_upon_a_version_that_another_thread_looked_up(address: str) -> None:
@@ -207,16 +184,3 @@ def test_the_disk_comes_back_hours_later(address: str, monkeypatch: pytest.Monke
     with ArchiveWriter(address, "log-2") as writer:
         writer.write(_RECORDS)
     assert query(address, "SELECT count(*) FROM events").rows == [(0,)]
-
-
-def test_an_archive_of_an_older_package_learns_of_dropped_runs(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    schema = table_schema()
-    schema = schema.remove(schema.get_field_index(DROPPED))
-    monkeypatch.setattr(table_module, "table_schema", lambda: schema)
-    _write(address, _RECORDS, 200)
-    monkeypatch.undo()
-    assert dropped_runs(address) == []
-    drop_run(address, "run-a")
-    assert [run.run_id for run in dropped_runs(address)] == ["run-a"]

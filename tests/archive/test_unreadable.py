@@ -11,7 +11,6 @@ from tests.archive.history import made_up_run, stored
 from unstable_stream.archive import (
     ArchiveWriter,
     RecordReader,
-    copy_archive,
     open_archive,
     query,
     query_arrow,
@@ -19,6 +18,7 @@ from unstable_stream.archive import (
 )
 from unstable_stream.archive.export import export_run
 from unstable_stream.archive.game_columns import archived_seats
+from unstable_stream.archive.store import copy_archive
 from unstable_stream.errors import ArchiveError
 from unstable_stream.history.hindsight.why import NodeKey, find_node, trace
 from unstable_stream.history.views.report import find_runs
@@ -67,7 +67,7 @@ _READERS: dict[str, Callable[[Path], object]] = {
     "trace": lambda path: trace(path, NodeKey("update", "run-a", "1")),
     "export": lambda path: export_run(path, "run-a", path.parent / "out"),
     "records": lambda path: RecordReader(path, "log-1").read("runs", 0, 0, 100),
-    "seats": lambda path: list(archived_seats(path, "run-a")),
+    "seats": lambda path: archived_seats(path, "run-a"),
     "report": lambda path: find_runs(path, []),
 }
 
@@ -96,28 +96,6 @@ def test_what_no_duckdb_opens_names_the_remedy(
     with pytest.raises(ArchiveError, match="a new one from the log: unstable-stream archive") as refused:
         _READERS[reader](path)
     assert "\n" not in str(refused.value)
-
-
-def test_an_archive_of_a_newer_duckdb_says_which(
-    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "archive.duckdb"
-    content = archive.read_bytes()
-    path.write_bytes(content[:52] + b"v9.8.7".ljust(32, b"\0") + content[84:])
-
-    def refuse(*_: object, **__: object) -> None:
-        # In the words of DuckDB 1.4.4, of a file of 2.0.
-        raise duckdb.IOException(
-            "IO Error: Trying to read a database file with version number 999, but we can only read versions "
-            "between 64 and 67.\nThe database file was created with an newer version of DuckDB."
-        )
-
-    monkeypatch.setattr(duckdb, "connect", refuse)
-    installed = re.escape(f"made by DuckDB v9.8.7, and {duckdb.__version__} is installed")
-    with pytest.raises(
-        ArchiveError, match=rf"{installed}.*pip install --upgrade duckdb.*unstable-stream archive"
-    ):
-        query(path, "FROM runs")
 
 
 def test_a_new_archive_is_for_every_duckdb_that_is_allowed(archive: Path, tmp_path: Path) -> None:

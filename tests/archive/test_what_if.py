@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.archive.history import made_up_run, stored
-from unstable_stream.archive import ArchiveWriter, game_columns, query
+from unstable_stream.archive import ArchiveWriter, query
 from unstable_stream.archive.game_columns import Coded, archived_parents, archived_seats
 from unstable_stream.archive.what_if import open_set, set_directory
 from unstable_stream.errors import ArchiveError, ConfigError
@@ -83,32 +83,24 @@ def test_a_label_that_is_no_file_name_is_refused(tmp_path: Path, label: str) -> 
         set_directory(tmp_path / "run-a", label)
 
 
-@pytest.mark.parametrize("batch_rows", [1, 3, 2048, 200_000])
-def test_outcomes_come_out_game_by_game_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_rows: int
-) -> None:
-    monkeypatch.setattr(game_columns, "_BATCH_ROWS", batch_rows)
+def test_outcomes_come_out_game_by_game_in_order(tmp_path: Path) -> None:
     path = tmp_path / "archive.duckdb"
     events = made_up_run("run-a", updates=3)
     with ArchiveWriter(path) as writer:
         writer.write(stored([*events, *made_up_run("run-b", updates=1)]))
-    found = []
-    for chunk in archived_seats(path, "run-a"):
-        ids = chunk.game_ids.to_pylist()
-        assert len(ids) == len(chunk.envs.codes) == len(chunk.starts) - 1
-        for place, game_id in enumerate(ids):
-            seats = range(chunk.starts[place], chunk.starts[place + 1])
-            models = [chunk.models.codes[seat] for seat in seats]
-            found.append(
-                (
-                    game_id,
-                    chunk.envs.values[chunk.envs.codes[place]],
-                    [chunk.models.values[model] for model in models],
-                    [chunk.versions[model] for model in models],
-                    [int(chunk.ranks[seat]) for seat in seats],
-                )
-            )
-    outcomes = [event for event in events if isinstance(event, GameOutcome)]
+    columns = archived_seats(path, "run-a")
+    models = columns.models
+    found = [
+        (
+            game_id,
+            columns.envs.values[columns.envs.codes[place]],
+            [models.values[code] for code in models.codes[seats]],
+            [columns.versions[code] for code in models.codes[seats]],
+            columns.ranks[seats].tolist(),
+        )
+        for place, game_id in enumerate(columns.game_ids.to_pylist())
+        for seats in (slice(*columns.starts[place : place + 2]),)
+    ]
     assert found == [
         (
             outcome.game_id,
@@ -117,18 +109,9 @@ def test_outcomes_come_out_game_by_game_in_order(
             [seat.policy_version for seat in outcome.seats],
             [seat.rank for seat in outcome.seats],
         )
-        for outcome in outcomes
+        for outcome in events
+        if isinstance(outcome, GameOutcome)
     ]
-    assert archived_parents(path, "run-a") == {
-        "ckpt-000000": None,
-        "ckpt-000001": "ckpt-000000",
-        "ckpt-000002": "ckpt-000001",
-        "ckpt-000003": "ckpt-000002",
-    }
-
-
-def test_a_run_without_outcomes_has_no_columns(tmp_path: Path) -> None:
-    path = tmp_path / "archive.duckdb"
-    with ArchiveWriter(path) as writer:
-        writer.write(stored(made_up_run("run-a", updates=1)))
-    assert list(archived_seats(path, "run-z")) == []
+    parents = {f"ckpt-{number:06d}": f"ckpt-{number - 1:06d}" if number else None for number in range(4)}
+    assert archived_parents(path, "run-a") == parents
+    assert (len(archived_seats(path, "run-z").game_ids), len(archived_seats(path, "run-z").starts)) == (0, 1)

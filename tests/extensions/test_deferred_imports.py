@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,39 +15,31 @@ pytestmark = pytest.mark.longer
 
 
 @pytest.fixture
-def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "heavy_library.py").write_text("def double(x): return 2 * x\nname = 'heavy'\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "heavy_library", raising=False)
-    return tmp_path
+    yield
+    assert sys.modules.pop("heavy_library").name == "heavy", "it is imported in the end"
 
 
-def test_a_deferred_name_imports_its_module_when_it_is_called(library: Path) -> None:
+@pytest.mark.usefixtures("library")
+def test_a_deferred_library_is_imported_when_a_function_is_called_or_the_module_looked_into() -> None:
     with deferring({"heavy_library": ("double",)}):
-        from heavy_library import double  # type: ignore[import-not-found]
+        import heavy_library  # type: ignore[import-not-found]
+        from heavy_library import double
 
         assert "heavy_library" in sys.modules
     assert "heavy_library" not in sys.modules
     assert double(4) == 8
-    assert sys.modules["heavy_library"].name == "heavy"
-    del sys.modules["heavy_library"]
-
-
-def test_a_deferred_module_is_imported_when_it_is_looked_into(library: Path) -> None:
-    with deferring({"heavy_library": ()}):
-        import heavy_library
-    assert "heavy_library" not in sys.modules
     assert heavy_library.name == "heavy"
-    del sys.modules["heavy_library"]
 
 
-def test_other_names_are_the_librarys_own_at_once(library: Path) -> None:
+@pytest.mark.usefixtures("library")
+def test_other_names_are_the_librarys_own_at_once() -> None:
     with deferring({"heavy_library": ("double",)}):
         from heavy_library import name
 
         assert name == "heavy"
-    assert sys.modules["heavy_library"].double(3) == 6
-    del sys.modules["heavy_library"]
 
 
 def test_a_library_that_is_missing_is_missing_at_once() -> None:

@@ -44,6 +44,11 @@ class Scaled:
         return {seat: self.by * reward for seat, reward in x.items()}
 
 
+class Wrapping(FinalRewardTransform):
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+
 def negated(x: dict[int, float], env_id: str | None = None) -> dict[int, float]:
     return {seat: -reward for seat, reward in x.items()}
 
@@ -96,18 +101,13 @@ def test_what_has_no_home_stays_in_this_process() -> None:
     assert reference_to("final_transformation", closure) == name, "one name for one object"
     assert build(FINAL, name)({0: 1.0}) == {0: 3.0}
     assert len(use_of(FINAL, Reference(name)).sha256) == 64
-    other = reference_to("final_transformation", lambda x, env_id: x)
-    assert other != name
-
-
-def test_an_object_with_parts_that_no_configuration_holds_stays_in_this_process() -> None:
-    class Wrapping(FinalRewardTransform):
-        def __init__(self, function: Any) -> None:
-            self.function = function
-
-    name = reference_to("final_transformation", Wrapping(negated))
-    assert isinstance(name, str)
-    assert needs_this_process(name)
+    for other in (
+        lambda x, env_id: x,
+        Wrapping(negated),
+    ):  # the second has a part that no configuration holds
+        named = reference_to("final_transformation", other)
+        assert needs_this_process(named)
+        assert named != name
 
 
 def test_an_unknown_kind_is_refused() -> None:
@@ -133,3 +133,36 @@ def test_a_class_of_a_script_is_named_by_its_file(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [f"{script}:Mine", "object:lambda"]
     assert type(build(FINAL, f"{script}:Mine")).__name__ == "Mine"
+
+
+STARTING = """
+import unstable_stream as us
+from unstable_stream.reward_transformations import FinalRewardTransform
+
+class Mine(FinalRewardTransform):
+    def __call__(self, x, env_id=None):
+        return dict(x)
+
+def main():
+    run = us.build(
+        model="tiny-player", train_envs=["TicTacToe-v0-train"], final_reward_transformation=Mine(),
+        backend="inline", data={data!r},
+    )
+    run.start(iterations=1, live=False)
+
+{start}
+"""
+
+
+def test_a_start_without_a_guard_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(STARTING.format(data=str(tmp_path / "data"), start="main()"))
+    done = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, cwd=tmp_path, timeout=100, check=False
+    )
+    assert done.returncode != 0
+    said = done.stderr.strip().splitlines()[-1]
+    assert said.startswith("unstable_stream.errors.ConfigError: ")
+    assert str(path) in said
+    assert 'guard the start of the run with if __name__ == "__main__":' in said
+    assert not (tmp_path / "data" / "log.sqlite").exists(), "nothing was recorded"

@@ -50,12 +50,9 @@ def test_a_confined_process_loads_what_is_built_in_and_nothing_else(target: str,
         build(FINAL, "WinDrawLossFormatter")
     with confined(["other:*"]), pytest.raises(ConfigError, match="was not allowed"):
         build(FINAL, target)
-
-
-@pytest.mark.parametrize("pattern", ["*", "*/a *.py:f"])
-def test_a_pattern_allows(target: str, pattern: str) -> None:
-    with confined([pattern]):
-        build(FINAL, target)
+    for pattern in ("*", "*/a *.py:f"):
+        with confined([pattern]):
+            build(FINAL, target)
 
 
 def test_the_pattern_of_a_target_survives_the_environment(
@@ -120,14 +117,8 @@ async def test_the_thread_of_a_plugin_may_load_what_its_host_may() -> None:
 
 
 def test_a_recorded_directory_is_searched_only_for_code_that_may_be_loaded(tmp_path: Path) -> None:
-    config = parse_config(
-        {
-            "model": "tiny-player",
-            "train_envs": [{"env_id": "TicTacToe-v0-train"}],
-            "directory": str(tmp_path),
-            "algorithm": {"type": "not_here:Thing"},
-        }
-    )
+    values = {"model": "tiny-player", "train_envs": [{"env_id": "TicTacToe-v0-train"}]}
+    config = parse_config({**values, "directory": str(tmp_path), "algorithm": {"type": "not_here:Thing"}})
     with confined(()):
         find_code(config)
         assert str(tmp_path) not in sys.path

@@ -32,6 +32,13 @@ def paths(document: Any, here: _Path = ()) -> Iterator[_Path]:
             yield from paths(value, (*here, index))
 
 
+def holder(document: Any, path: _Path) -> Any:
+    """Return what holds the value at a place."""
+    for key in path[:-1]:
+        document = document[key]
+    return document
+
+
 @st.composite
 def changed_document(draw: st.DrawFn, document: Any) -> Any:
     """Return a copy of ``document`` with one to three values replaced, removed or repeated."""
@@ -40,9 +47,7 @@ def changed_document(draw: st.DrawFn, document: Any) -> Any:
         path = draw(st.sampled_from([path for path in paths(changed) if path] or [()]))
         if not path:
             return copy.deepcopy(draw(absurd))
-        parent = changed
-        for key in path[:-1]:
-            parent = parent[key]
+        parent = holder(changed, path)
         how = draw(st.sampled_from(["replace", "replace", "remove", "repeat"]))
         if how == "replace":
             parent[path[-1]] = copy.deepcopy(draw(absurd))

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from tests.builders import made
-from tests.fuzz.mutations import paths
+from tests.fuzz.mutations import holder, paths
 from unstable_stream.errors import EventError
 from unstable_stream.events import LATEST_MS, Event, RunStarted, decode_event, encode_event
 from unstable_stream.log.port import Record
@@ -133,8 +133,5 @@ def stored_as(event: Event) -> Record:
 
 def _changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
     changed = copy.deepcopy(document)
-    parent = changed
-    for key in path[:-1]:
-        parent = parent[key]
-    parent[path[-1]] = value
+    holder(changed, path)[path[-1]] = value
     return changed

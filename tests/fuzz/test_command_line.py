@@ -3,19 +3,17 @@
 import asyncio
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from tests.archive.history import made_up_run, stored
-from unstable_stream.archive import ArchiveWriter
+from tests.archive.history import made_up_run
+from tests.ui.cli.test_consume_and_replay import append
+from unstable_stream.api.place import Place
+from unstable_stream.api.serving import archive
 from unstable_stream.errors import UnstableStreamError
-from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.records import record_from_event
-from unstable_stream.log.topics import load_topics
 from unstable_stream.ui.cli import app
 
 # Not among them: commands that go on until they are stopped, and those that train.
@@ -39,16 +37,9 @@ arguments = st.lists(
 def in_a_data_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Go to a data directory with a run in it, so that relative paths lead nowhere else."""
 
-    async def publish(path: Path) -> None:
-        log = LocalLog.open(path, synchronous="NORMAL")
-        await log.create_topics(list(load_topics().values()))
-        await log.append([record_from_event(event) for event in made_up_run(updates=1)])
-        await log.close()
-
     directory = tmp_path_factory.mktemp("data")
-    asyncio.run(publish(directory / "log.sqlite"))
-    with ArchiveWriter(directory / "archive.duckdb") as writer:
-        writer.write(stored(made_up_run(updates=1)))
+    asyncio.run(append(directory, made_up_run(updates=1)))
+    archive(Place.at(directory))
     with contextlib.chdir(directory), pytest.MonkeyPatch.context() as patch:
         patch.setenv("UNSTABLE_STREAM_DATA", str(directory))
         yield

@@ -104,9 +104,3 @@ def test_a_file_in_another_encoding_is_refused_by_name(encoding: str, tmp_path: 
     file = tmp_path / "run.toml"
     file.write_bytes('name = "é"'.encode(encoding))
     assert str(file) in (refusal(ConfigError, lambda: read_toml(file)) or "")
-
-
-def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "run.toml"
-    file.write_bytes('name = "é"'.encode("utf-8-sig"))
-    assert read_toml(file) == {"name": "é"}

@@ -73,18 +73,6 @@ def test_what_is_no_directory_stays_as_it_was_typed(name: str) -> None:
     assert parse_config({"model": name, "train_envs": ENVS}).model == name
 
 
-def test_a_relative_path_of_an_earlier_version_begins_where_its_run_was_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = model(tmp_path / "models" / "mine")
-    monkeypatch.chdir("/")
-    tree = {"model": "models/mine", "train_envs": ENVS, "directory": str(tmp_path)}
-    assert base_model_path(parse_config(tree, recorded=True)) == str(path)
-    monkeypatch.chdir(tmp_path / "models")
-    changed = parse_config(tree | {"model": "mine"})
-    assert changed.model == str(path), "one that is named now begins where the command stands"
-
-
 def test_an_id_with_a_recorded_commit_is_no_directory_of_that_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,7 +85,7 @@ def test_an_id_with_a_recorded_commit_is_no_directory_of_that_name(
 @pytest.mark.parametrize("name", ["a" * 300, "~nosuchuser/x", "x/" * 3000])
 def test_a_path_that_no_file_can_have_is_an_error_of_the_configuration(name: str) -> None:
     tree = {"model": name, "train_envs": ENVS, "learner": {"initial_lora_path": name}, "directory": name}
-    config = parse_config(tree, recorded=True)
+    config = parse_config(tree)
     with pytest.raises(ConfigError, match="no such directory"):
         base_model_path(config)
     assert model_here(name)

@@ -12,13 +12,8 @@ from unstable_stream.runs.config import parse_config
 def test_it_is_replaced_whole_and_damage_is_told(tmp_path: Path) -> None:
     code, path = tmp_path / "mine.py", tmp_path / "code" / "run-a.json"
     code.write_text("class Mine:\n    def __call__(self, x, env_id=None):\n        return x\n")
-    config = parse_config(
-        {
-            "model": "tiny-player",
-            "train_envs": [{"env_id": "Env-0"}],
-            "rewards": {"final": [f"{code}:Mine"]},
-        }
-    )
+    values = {"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]}
+    config = parse_config(values | {"rewards": {"final": [f"{code}:Mine"]}})
     assert own_patterns(path) == []
     remember_code(config, path)
     remember_code(config, path)

@@ -36,7 +36,7 @@ def test_every_committed_configuration_loads(path: Path) -> None:
     [
         (
             _opponent("random-legal", extra_body={"n": 1}),
-            'belong to opponents of kind "openai", found "scripted"',
+            'extra_body belongs to opponents of kind "openai", found "scripted"',
         ),
         (_opponent("m", kind="model", path="p", temperature="default"), 'of kind "openai", found "model"'),
         (_opponent("m", kind="openai", temperature="hot"), "model_pool.fixed.0.temperature"),
@@ -110,17 +110,19 @@ def test_an_adapter_that_the_engine_could_not_play_is_not_trained(change: dict[s
         config.check_trainable()
 
 
-def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
-    with pytest.raises(ConfigError, match=r"learner\.ckpt_root: .*no user, password") as refused:
-        parse_config({**MINIMAL, "learner": {"ckpt_root": "s3://me:s3cret@bucket/runs"}})
+@pytest.mark.parametrize(
+    "address",
+    [
+        "s3://me:s3cret@bucket/runs",
+        "s3://bucket/runs?sig=s3cret",
+        "simplecache::https://me:s3cret@host",
+        "x://host/#s3cret",
+    ],
+)
+def test_a_password_or_signature_in_an_address_is_refused_and_not_repeated(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"learner\.ckpt_root: ") as refused:
+        parse_config(MINIMAL, [f"learner.ckpt_root={address}"])
     assert "s3cret" not in str(refused.value)
-
-
-def test_a_signature_in_an_address_is_not_repeated() -> None:
-    for address in ("s3://bucket/runs?sig=s3cret", "simplecache::https://me:s3cret@host", "x://host/#s3cret"):
-        with pytest.raises(ConfigError, match=r"learner\.ckpt_root: ") as refused:
-            parse_config(MINIMAL, [f"learner.ckpt_root={address}"])
-        assert "s3cret" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -230,41 +232,15 @@ def test_the_page_names_every_type(annotation: object, name: str) -> None:
     assert type_name(annotation) == name
 
 
-def test_a_type_without_a_name_is_not_written() -> None:
-    with pytest.raises(KeyError):
-        type_name(bytes)
-
-
-def test_configurations_are_frozen() -> None:
-    config: RunConfig = parse_config(MINIMAL)
-    with pytest.raises(ValueError, match="frozen"):
-        config.seed = 3  # type: ignore[misc]
-
-
-@pytest.mark.parametrize(("save_every", "refused"), [(3, False), (4, True)])
-def test_checkpoints_too_rare_for_the_staleness_are_refused(save_every: int, refused: bool) -> None:
+def test_checkpoints_too_rare_for_the_staleness_are_refused() -> None:
     # Update n trains on version n - 1; the newest checkpoint is up to save_every - 1 versions older.
-    config = parse_config({**MINIMAL, "buffer": {"max_staleness": 2}, "learner": {"save_every": save_every}})
-    if not refused:
-        config.check_trainable()
-        return
+    values = MINIMAL | {"buffer": {"max_staleness": 2}}
+    parse_config(values, ["learner.save_every=3"]).check_trainable()
     with pytest.raises(ConfigError, match=r"Set learner\.save_every to at most 3"):
-        config.check_trainable()
+        parse_config(values, ["learner.save_every=4"]).check_trainable()
 
 
-def test_an_unknown_key_of_any_algorithm_is_named_with_those_it_has() -> None:
-    for name in ("reinforce", "ppo", "a2c"):
-        with pytest.raises(ConfigError, match=r"unknown key 'algorithm\.gae'; known here: .*is_clip"):
-            parse_config(
-                {
-                    "model": "tiny-player",
-                    "train_envs": [{"env_id": "TicTacToe-v0-train"}],
-                    "algorithm": {"type": name, "gae": 0.5},
-                }
-            )
-
-
-def test_variables_of_the_chat_template_are_recorded_with_the_run() -> None:
-    config = parse_config(MINIMAL, ["chat_template_kwargs.enable_thinking=false"])
-    assert config.chat_template_kwargs == {"enable_thinking": False}
-    assert parse_config(config.model_dump(mode="json")) == config
+@pytest.mark.parametrize("name", ["reinforce", "ppo", "a2c"])
+def test_an_unknown_key_of_any_algorithm_is_named_with_those_it_has(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"unknown key 'algorithm\.gae'; known here: .*is_clip"):
+        parse_config(MINIMAL | {"algorithm": {"type": name, "gae": 0.5}})

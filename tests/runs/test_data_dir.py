@@ -17,7 +17,7 @@ from unstable_stream.api.settings import make_config
 from unstable_stream.api.tracking import track_run
 from unstable_stream.api.what_if import rerate_run
 from unstable_stream.errors import ConfigError
-from unstable_stream.events import Event, RunStarted
+from unstable_stream.events import Event
 from unstable_stream.runs.data_dir import DataDir
 
 OUTSIDE = "../../outside"
@@ -31,13 +31,9 @@ FILES: list[Callable[[DataDir, str], Path]] = [
 
 
 def recorded(run_id: str) -> list[Event]:
-    config = make_config({"model": "tiny-player", "train_envs": ["SimpleTak-v0-train"]}).model_dump(
-        mode="json"
-    )
-    return [
-        msgspec.structs.replace(event, config=config) if isinstance(event, RunStarted) else event
-        for event in made_up_run(run_id)
-    ]
+    config = make_config({"model": "tiny-player", "train_envs": ["SimpleTak-v0-train"]})
+    started, *others = made_up_run(run_id)
+    return [msgspec.structs.replace(started, config=config.model_dump(mode="json")), *others]
 
 
 @pytest.mark.parametrize("files", FILES)

@@ -2,7 +2,9 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from tests.builders import made
@@ -41,29 +43,18 @@ async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
 
 
 def started_game(index: int, at_ms: int, split: str = "train") -> GameStarted:
-    return made(
-        GameStarted,
-        run_id=PARENT,
-        occurred_at_ms=at_ms,
-        game_index=index,
-        split=split,
-        seed=2 * index,
-        seats=(),
-    )
+    return made(GameStarted, run_id=PARENT, occurred_at_ms=at_ms, game_index=index, split=split, seats=())
 
 
 async def _parent(log: LocalLog, tmp_path: Path) -> None:
     """Checkpoints 0 to 3 at those milliseconds; train games 0 to 7, two each millisecond; eval games."""
     await start_run(log, config(), PARENT)
-    events: list[Event] = []
-    for iteration in range(4):
-        made = checkpoint(iteration)
-        if iteration:
-            path = tmp_path / "checkpoints" / str(iteration)
-            path.mkdir(parents=True)
-            (path / "optimizer.pt").touch()
-            made = Checkpoint(**{**{f: getattr(made, f) for f in made.__struct_fields__}, "path": str(path)})
-        events.append(made)
+    events: list[Event] = [checkpoint(0)]
+    for iteration in range(1, 4):
+        path = tmp_path / "checkpoints" / str(iteration)
+        path.mkdir(parents=True)
+        (path / "optimizer.pt").touch()
+        events.append(msgspec.structs.replace(checkpoint(iteration), path=str(path)))
     events += [started_game(index, index // 2) for index in range(8)]
     events += [started_game(index, 0, "eval") for index in range(30)]
     await log.append([record_from_event(event) for event in events])
@@ -111,14 +102,10 @@ async def test_a_state_deleted_while_it_is_forked_is_an_error_that_says_so(
     assert not [event async for _, event in events_to_end(log, ("runs",), run_id=FORK)]
 
 
-async def test_the_newest_checkpoint_is_the_default(log: LocalLog, tmp_path: Path) -> None:
-    await _parent(log, tmp_path)
-    fork, _ = await find_fork(log, PARENT)
-    assert (fork.update, fork.games, len(fork.checkpoints)) == (3, 8, 4)
-
-
 async def test_what_cannot_be_forked_is_said(log: LocalLog, tmp_path: Path) -> None:
     await _parent(log, tmp_path)
+    newest, _ = await find_fork(log, PARENT)
+    assert (newest.update, newest.games, len(newest.checkpoints)) == (3, 8, 4)
     with pytest.raises(RunError, match=r"no checkpoint of update 9; it has those of 0, 1, 2, 3$"):
         await find_fork(log, PARENT, 9)
     (tmp_path / "checkpoints" / "2" / "optimizer.pt").unlink()
@@ -148,16 +135,8 @@ def test_a_fork_keeps_what_its_checkpoint_is_bound_to(override: str, message: st
 
 
 def _fork_started(update_number: int, games: int) -> RunStarted:
-    return made(
-        RunStarted,
-        run_id=PARENT,
-        occurred_at_ms=0,
-        name="fork",
-        config=config().model_dump(mode="json"),
-        parent_run_id="the-parent",
-        parent_update=update_number,
-        parent_games=games,
-    )
+    parent: dict[str, Any] = {"parent_run_id": "p", "parent_update": update_number, "parent_games": games}
+    return made(RunStarted, run_id=PARENT, config=config().model_dump(mode="json"), **parent)
 
 
 def test_games_are_numbered_on_and_inherited_checkpoints_are_not_evaluated_again() -> None:

@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from typing import Any
 
 import msgspec
 import pytest
@@ -27,13 +28,7 @@ from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import parse_config
-from unstable_stream.runs.history import (
-    RunHistory,
-    find_run,
-    list_runs,
-    read_history,
-    run_started,
-)
+from unstable_stream.runs.history import RunHistory, find_run, list_runs, read_history, run_started
 from unstable_stream.runs.life import LOST_AFTER_MS, silence_of, state_of
 from unstable_stream.runs.recording import finish_run, start_run
 from unstable_stream.runs.resume import resume_run
@@ -41,36 +36,19 @@ from unstable_stream.runs.resume import resume_run
 _CONFIG = {"model": "tiny-player", "train_envs": [{"env_id": "TicTacToe-v0-train"}]}
 
 
-def started(run: str, at_ms: int = 1000, **parent: object) -> RunStarted:
-    return RunStarted(
-        event_id=event_id(run, "run-started"),
-        run_id=run,
-        occurred_at_ms=at_ms,
-        name=f"name of {run}",
-        seed=1,
-        config=_CONFIG,
-        **parent,  # type: ignore[arg-type]  # fields by name
-    )
+def started(run: str, at_ms: int = 1000, **parent: Any) -> RunStarted:
+    name = f"name of {run}"
+    return made(RunStarted, run_id=run, occurred_at_ms=at_ms, name=name, config=_CONFIG, **parent)
 
 
 def resumed(run: str, number: int) -> RunResumed:
-    return RunResumed(
-        event_id=event_id(run, "run-resumed", number),
-        run_id=run,
-        occurred_at_ms=2000 + number,
-        resumption=number,
-        config=_CONFIG | {"seed": number},
-    )
+    config = _CONFIG | {"seed": number}
+    return made(RunResumed, run_id=run, occurred_at_ms=2000 + number, resumption=number, config=config)
 
 
 def finished(run: str, number: int, outcome: str, updates: int = 0) -> RunFinished:
-    return RunFinished(
-        event_id=event_id(run, "run-finished", number),
-        run_id=run,
-        occurred_at_ms=3000 + number,
-        outcome=outcome,
-        updates=updates,
-    )
+    ended: dict[str, Any] = {"occurred_at_ms": 3000 + number, "outcome": outcome, "updates": updates}
+    return made(RunFinished, event_id=event_id(run, "run-finished", number), run_id=run, **ended)
 
 
 def update(run: str, number: int) -> LearnerUpdate:
@@ -105,7 +83,7 @@ LIVES: tuple[Event, ...] = (
 
 def facts(history: RunHistory) -> dict[str, tuple[object, ...]]:
     return {
-        run.run_id: (run.began, run.resumed, run.ended, run.state, run.updates, run.newest_checkpoint)
+        run.run_id: (run.began, run.resumed, run.ended, run.state, run.updates)
         for run in history.runs.values()
     }
 
@@ -126,6 +104,7 @@ def test_each_run_stands_as_its_events_say() -> None:
     assert (d.began, d.name, d.started_at_ms, d.settings) == (None, "", 0, {})
     assert history.finished() == {"run-b"}
     assert [run.run_id for run in history.newest_first()] == ["run-c", "run-a", "run-b", "run-d"]
+    assert repr(b) == "<RunStatus run-b: completed, 3 updates>"
 
 
 def test_updates_of_a_fork_count_from_where_it_began() -> None:
@@ -156,12 +135,7 @@ def test_games_leave_no_trace() -> None:
     history = folded(*LIVES)
     before = facts(history)
     for index in range(100):
-        history.apply(
-            GameAbandoned(
-                event_id=str(index), run_id=f"run-{index}", occurred_at_ms=1, game_id="g", game_index=index,
-                split="train", reason="",
-            )
-        )  # fmt: skip
+        history.apply(made(GameAbandoned, run_id=f"run-{index}", game_index=index))
     assert facts(history) == before
 
 
@@ -170,12 +144,16 @@ def test_games_leave_no_trace() -> None:
     [
         ("run-", "'run-' is the beginning of several runs: run-a, run-b, run-c"),
         ("x", "no run 'x' in this log; known runs: run-a, run-b, run-c"),
-        ("run-d", "no run 'run-d' in this log"),
+        ("run-d", "no run 'run-d' in this log"),  # no beginning of it has been read
     ],
 )
 def test_a_run_that_is_not_one_is_an_error_that_lists_what_is_there(prefix: str, found: str) -> None:
+    history = folded(*LIVES)
     with pytest.raises(RunError, match=found):
-        folded(*LIVES).find(prefix)
+        history.find(prefix)
+    with pytest.raises(RunError, match=f"no run '{prefix}' in this log; known runs: run-a, run-b, run-c"):
+        history.run(prefix)
+    assert history.run("run-a") is history.find("run-a")
 
 
 def test_an_id_is_a_run_even_if_another_begins_with_it() -> None:
@@ -185,24 +163,17 @@ def test_an_id_is_a_run_even_if_another_begins_with_it() -> None:
         pick_run("x", [], "an archive")
 
 
-def test_a_full_id_is_no_beginning_of_another() -> None:
-    history = folded(*LIVES)
-    assert history.run("run-a") is history.find("run-a")
-    for none in ("run-", "run-d"):  # of run-d no beginning has been read
-        with pytest.raises(RunError, match=f"no run '{none}' in this log; known runs: run-a, run-b, run-c"):
-            history.run(none)
-
-
 async def test_nothing_is_recorded_of_a_run_that_only_begins_alike(any_log: EventLog) -> None:
     await create_declared_topics(any_log, load_topics())
     run, config = f"alike-{secrets.token_hex(6)}", parse_config(_CONFIG)
     await start_run(any_log, config, run)
-    with pytest.raises(RunError, match=f"no run '{run[:-1]}'"):
-        await resume_run(any_log, run[:-1], config)
-    with pytest.raises(RunError, match=f"no run '{run[:-1]}'"):
-        await finish_run(any_log, run[:-1], "stopped", "a person")
-    with pytest.raises(RunError, match=f"no run '{run[:-1]}'"):
-        await run_started(any_log, run[:-1])
+    for ask in (
+        resume_run(any_log, run[:-1], config),
+        finish_run(any_log, run[:-1], "stopped", "a person"),
+        run_started(any_log, run[:-1]),
+    ):
+        with pytest.raises(RunError, match=f"no run '{run[:-1]}'"):
+            await ask
     assert run[:-1] not in (await read_history(any_log)).runs
 
 
@@ -238,14 +209,10 @@ async def test_a_run_without_a_sign_of_life_is_lost(any_log: EventLog) -> None:
     now_ms = time.time_ns() // 1_000_000
     silent, alive, ended = (f"{kind}-{secrets.token_hex(6)}" for kind in ("silent", "alive", "ended"))
     began_ms = now_ms - 3 * 3_600_000
-    for run in (silent, alive, ended):
-        await any_log.append([record_from_event(started(run, began_ms))])
-    reported = (silent, now_ms - 2 * LOST_AFTER_MS), (alive, now_ms - LOST_AFTER_MS // 2)
-    for run, at_ms in reported:
-        report = Metrics(
-            event_id=f"report-{run}", run_id=run, occurred_at_ms=at_ms, source="launcher", values={"up": 1.0}
-        )
-        await any_log.append([record_from_event(report)])
+    records: list[Event] = [started(run, began_ms) for run in (silent, alive, ended)]
+    for run, at_ms in (silent, now_ms - 2 * LOST_AFTER_MS), (alive, now_ms - LOST_AFTER_MS // 2):
+        records.append(made(Metrics, run_id=run, occurred_at_ms=at_ms, source="launcher", values={"up": 1.0}))
+    await any_log.append(list(map(record_from_event, records)))
     await finish_run(any_log, ended, "stopped", "SIGTERM")
 
     found = {run.run_id: run for run in await list_runs(any_log)}
@@ -284,7 +251,3 @@ async def test_a_launcher_ends_only_its_own_part_of_a_run(any_log: EventLog) -> 
     assert (await read_history(any_log)).find(run).state == "running"
     await finish_run(any_log, run, "completed", "3 updates", resumption=second.resumption)
     assert (await read_history(any_log)).find(run).state == "completed"
-
-
-def test_a_status_says_what_it_is() -> None:
-    assert repr(folded(*LIVES).runs["run-b"]) == "<RunStatus run-b: completed, 3 updates>"

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from tests.services.workers.test_game_schedule import config
-from unstable_stream.runs.config import A2CConfig, PPOConfig, ReinforceConfig, parse_config
+from unstable_stream.algorithms.settings import A2CConfig, PPOConfig, ReinforceConfig
+from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.overlay import as_recorded, overlaid
 
 
@@ -52,13 +53,6 @@ def test_a_file_over_a_recorded_configuration() -> None:
     assert parse_config(overlaid(recorded, {"algorithm": {"type": "ppo"}})).algorithm == PPOConfig()
     kept = parse_config(overlaid(recorded, {"algorithm": {"kl_coef": 0.1}})).algorithm
     assert kept == ReinforceConfig(entropy_coef=0.05, kl_coef=0.1)
-
-
-@pytest.mark.parametrize(
-    ("name", "now"), [("exp/1", "exp-1"), (" v1.0. ", "v1.0"), ("", "run"), ("good name", "good name")]
-)
-def test_a_run_that_was_recorded_with_any_name_can_still_be_read(name: str, now: str) -> None:
-    assert as_recorded({"name": name})["name"] == now
 
 
 def test_a_key_beside_a_preset_in_one_string_keeps_the_preset() -> None:

@@ -6,19 +6,13 @@ import pytest
 
 from tests.services.workers.test_game_schedule import config
 from unstable_stream.algorithms import build_algorithm
+from unstable_stream.algorithms.settings import A2CConfig, PPOConfig, ReinforceConfig
 from unstable_stream.api.settings import make_config
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import KINDS
 from unstable_stream.reward_transformations import build_final, build_sampling
-from unstable_stream.runs.config import (
-    A2CConfig,
-    PPOConfig,
-    ReinforceConfig,
-    RunConfig,
-    parse_config,
-)
-from unstable_stream.runs.overlay import overlaid
-from unstable_stream.runs.presets import PRESETS
+from unstable_stream.runs.config import RunConfig, parse_config
+from unstable_stream.runs.overlay import PRESETS, overlaid
 
 BASE = {"model": "tiny-player", "train_envs": [{"env_id": "TicTacToe-v0-train"}]}
 ROLE = ({"type": "RoleAdvantageByEnvFormatter"},)

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
+from tests.builders import made
 from tests.log.harness import topics_of_one_partition
 from tests.model_pool.outcomes import RUN
 from tests.services.streams.hosted_games import OTHER_RUN, games
@@ -14,7 +14,6 @@ from unstable_stream.errors import ServiceError
 from unstable_stream.events import GameOutcome, RunStarted
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, StoredRecord, TopicPartition
-from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.history import run_started
@@ -87,47 +86,17 @@ async def test_offsets_of_another_log_mean_nothing(log: LocalLog) -> None:
     assert recorded_starts(began, began.log_id, (GameOutcome.TOPIC,)) == {OUTCOMES: 50}
     assert recorded_starts(began, "another", (GameOutcome.TOPIC,)) == {}
     assert recorded_starts(None, began.log_id, (GameOutcome.TOPIC,)) == {}
+    assert recorded_starts(made(RunStarted, run_id=RUN), "", (GameOutcome.TOPIC,)) == {}, "of version 0.1"
     assert await run_starts(log, "unknown", (GameOutcome.TOPIC,)) == {}
 
 
 async def test_reading_begins_at_what_is_kept(log: LocalLog) -> None:
     await log.append(games(0, 9, RUN, OTHER_RUN))
     assert await run_starts(log, RUN, (GameOutcome.TOPIC,)) == {OUTCOMES: 50}
+    await check_whole(log, RUN, (GameOutcome.TOPIC,))
     await log.delete_before({OUTCOMES: 53})
     assert await run_starts(log, RUN, (GameOutcome.TOPIC,)) == {OUTCOMES: 53}
+    with pytest.raises(ServiceError, match=r"game-outcomes\[0\]: offsets 50 to 52 are gone"):
+        await check_whole(log, RUN, (GameOutcome.TOPIC,))
     assert await within(log, {OUTCOMES: 55}) == {OUTCOMES: 55}
     assert len([event async for _, event in run_events(log, (GameOutcome.TOPIC,), RUN)]) == 6
-
-
-def test_a_run_that_was_recorded_before_is_read_from_the_beginning() -> None:
-    began = RunStarted(event_id="e", run_id=RUN, occurred_at_ms=0, name="n", seed=1)
-    assert recorded_starts(began, "log", (GameOutcome.TOPIC,)) == {}
-
-
-@pytest.mark.parametrize("older_left", [True, False])
-async def test_a_run_without_recorded_offsets_is_whole_if_what_is_left_is_older(
-    tmp_path: Path, older_left: bool
-) -> None:
-    """Runs of older versions recorded no offsets. Their records were not deleted if older ones are left."""
-    day_ms = 24 * 3600 * 1000
-    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as log:
-        await log.create_topics(topics_of_one_partition())
-        began = RunStarted(
-            event_id="began",
-            run_id=RUN,
-            occurred_at_ms=10 * day_ms,
-            name="old",
-            seed=0,
-        )
-        await log.append([record_from_event(began)])
-        before = [msgspec.structs.replace(one, timestamp_ms=8 * day_ms) for one in games(0, 4, OTHER_RUN)]
-        own = [msgspec.structs.replace(one, timestamp_ms=10 * day_ms + 1) for one in games(0, 4, RUN)]
-        for records in (before, own):
-            await log.append([one for one in records if one.topic == GameOutcome.TOPIC])
-        await log.delete_before({OUTCOMES: 3 if older_left else 4})
-        if older_left:
-            await check_whole(log, RUN, (GameOutcome.TOPIC,))
-            assert len([event async for event in run_events(log, (GameOutcome.TOPIC,), RUN)]) == 4
-        else:  # these four may have been the run's
-            with pytest.raises(ServiceError, match=r"game-outcomes\[0\]: offsets 0 to 3 are gone"):
-                await check_whole(log, RUN, (GameOutcome.TOPIC,))

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from unstable_stream.runs.config import RunConfig
-from unstable_stream.runs.presets import PRESETS
+from unstable_stream.runs.overlay import PRESETS
 
 _NAMES: Final = {bool: "boolean", int: "integer", float: "number", str: "text", dict: "table"}
 

@@ -57,7 +57,7 @@ def back_up(data: Path | str | None, target: Path | str) -> Backup:
         RunError: ``target`` exists, or the disk is full.
         ArchiveBusyError: somebody held the archive for a minute.
     """
-    from unstable_stream.archive import copy_archive
+    from unstable_stream.archive.store import copy_archive
 
     place, target = Place.at(data), Path(target).absolute()
     whole = DataDir(target)

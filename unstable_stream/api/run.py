@@ -248,7 +248,7 @@ class Run(RecordedRun):
             RunError: the run is over, or has one engine in one process (``backend="inline"``).
             ConfigError: the number is below 1.
         """
-        from unstable_stream.runs.scaling import want_engines
+        from unstable_stream.runs.recording import want_engines
 
         if engines is not None and engines < 1:
             raise ConfigError(f"engines={engines}: a run needs at least 1")

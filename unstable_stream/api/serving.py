@@ -26,7 +26,7 @@ from unstable_stream.services.streams.plugins import (
 from unstable_stream.services.streams.plugins.host import PluginCounters, run_plugin
 
 if TYPE_CHECKING:
-    from unstable_stream.archive import Tidied
+    from unstable_stream.archive.writing import Tidied
 
 __all__ = [
     "PLUGIN_GROUP",
@@ -112,7 +112,7 @@ def compact_archive(place: Place) -> "Tidied":
     Raises:
         ArchiveError: the archive is a DuckDB file, which needs none of this; or it cannot be written.
     """
-    from unstable_stream.archive import open_store
+    from unstable_stream.archive.opening import open_store
 
     with closing(open_store(place.archive, create=False)) as store:
         return store.tidy()
@@ -123,7 +123,8 @@ def _set_aside(place: Place) -> tuple[Path | None, Sequence[str]]:
 
     The new one knows the runs that were dropped from it: whoever wanted them gone is not to have them back.
     """
-    from unstable_stream.archive import dropped_runs, keep_dropped, open_archive
+    from unstable_stream.archive import open_archive
+    from unstable_stream.archive.dropping import dropped_runs, keep_dropped
 
     path = place.data.archive_file
     if place.archive != path:

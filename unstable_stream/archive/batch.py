@@ -4,9 +4,9 @@ This module is pure and touches no file. A record that cannot be decoded, or who
 is rejected alone; the rest of the batch goes on.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -15,36 +15,18 @@ from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.tables.declare import RECORD_NUMBER, Column, TableDefinition, traced
 from unstable_stream.errors import EventDecodeError, EventError
 from unstable_stream.events import EVENT_TYPES, LATEST_MS, Event, decode_event, event_type
-
-
-class ArchivedRecord(Protocol):
-    """A stored record, as far as the archive needs it; the event log's records fit."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def partition(self) -> int: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def key(self) -> str: ...
-    @property
-    def value(self) -> bytes: ...
-    @property
-    def headers(self) -> Mapping[str, bytes]: ...
-    @property
-    def timestamp_ms(self) -> int: ...
+from unstable_stream.log.port import StoredRecord
 
 
 class Rejection(NamedTuple):
     """A record that went into ``events`` but into no typed table."""
 
-    record: ArchivedRecord
+    record: StoredRecord
     error: EventError
 
 
 class _Raw(NamedTuple):
-    record: ArchivedRecord
+    record: StoredRecord
     event: Event | None
     log_id: str
     text: bytes | None
@@ -193,7 +175,7 @@ class RowBatch:
 
 
 def build_batch(
-    records: Sequence[ArchivedRecord],
+    records: Sequence[StoredRecord],
     unseen: Unseen | None,
     log_id: str = "",
     numbers: Sequence[int] | None = None,
@@ -207,24 +189,14 @@ def build_batch(
         log_id: their log.
         numbers: the record number of each; by default 0, 1, 2, …
     """
-    within: set[str] = set()
-
-    def unseen_here_too(event_ids: _EventIds) -> Sequence[bool]:
-        if unseen is None:
-            return [True] * len(event_ids)
-        fresh = [event_id for event_id in event_ids if event_id not in within]
-        new = {event_id for event_id, is_new in zip(fresh, unseen(fresh), strict=True) if is_new}
-        return [event_id in new for event_id in event_ids]
-
     if numbers is None:
         numbers = range(len(records))
-    parts = []
+    parts: list[RowBatch] = []
+    added: set[str] = set()
     for start in range(0, len(records), _CHUNK_RECORDS):
         chunk = slice(start, start + _CHUNK_RECORDS)
-        parts.append(
-            _build_chunk(records[chunk], unseen_here_too, log_id, numbers[chunk], every=unseen is None)
-        )
-        within.update(parts[-1].event_ids)
+        parts.append(_build_chunk(records[chunk], numbers[chunk], log_id, unseen, added))
+        added.update(parts[-1].event_ids)
     tables = {
         table.name: [part.tables[table.name] for part in parts if table.name in part.tables]
         for table in (EVENTS, *TABLES)
@@ -239,13 +211,15 @@ def build_batch(
 
 
 def _build_chunk(
-    records: Sequence[ArchivedRecord], unseen: Unseen, log_id: str, numbers: Sequence[int], *, every: bool
+    records: Sequence[StoredRecord],
+    numbers: Sequence[int],
+    log_id: str,
+    unseen: Unseen | None,
+    added: Collection[str],
 ) -> RowBatch:
     raws: list[_Raw] = []
     rejected: list[Rejection] = []
-    first: dict[str, _Numbered] = {}
-    again: list[_Numbered] = []
-    decoded = 0
+    events: list[_Numbered] = []
     for number, record in zip(numbers, records, strict=True):
         event: Event | None = None
         try:
@@ -253,20 +227,15 @@ def _build_chunk(
         except EventError as error:
             rejected.append(Rejection(record, error))
         else:
-            decoded += 1
-            if event.event_id not in first:
-                first[event.event_id] = _Numbered(number, event)
-            elif every:
-                again.append(_Numbered(number, event))
+            events.append(_Numbered(number, event))
         raws.append(_Raw(record, event, log_id, record.value if _is_text(record.value) else None))
-    ids = list(first)
-    new = {event_id: first[event_id] for event_id, is_new in zip(ids, unseen(ids), strict=True) if is_new}
-    duplicates = decoded - len(new)
+    new = events if unseen is None else _new_events(events, unseen, added)
+    duplicates = len(events) - len(new)
     try:
-        tables = typed_rows([*new.values(), *again])
+        tables = typed_rows(new)
     except _UNSTORABLE:
         # Somewhere a value does not fit its column: find those events, and set only them aside.
-        unstorable = _unstorable([*new.values(), *again])
+        unstorable = _unstorable(new)
         rejected += [
             Rejection(raw.record, unstorable[raw.event.event_id])
             for raw in raws
@@ -276,11 +245,20 @@ def _build_chunk(
             raw._replace(event=None) if raw.event is not None and raw.event.event_id in unstorable else raw
             for raw in raws
         ]
-        new = {event_id: event for event_id, event in new.items() if event_id not in unstorable}
-        again = [each for each in again if each.event.event_id not in unstorable]
-        tables = typed_rows([*new.values(), *again])
+        new = [each for each in new if each.event.event_id not in unstorable]
+        tables = typed_rows(new)
     tables[EVENTS.name] = _arrow(EVENTS, raws, numbers)
-    return RowBatch(tables, list(new), duplicates, rejected)
+    return RowBatch(tables, [each.event.event_id for each in new], duplicates, rejected)
+
+
+def _new_events(events: Sequence[_Numbered], unseen: Unseen, added: Collection[str]) -> list[_Numbered]:
+    """Return the first of each id that is new to the archive, and was not ``added`` by the batch before."""
+    first: dict[str, _Numbered] = {}
+    for numbered in events:
+        if numbered.event.event_id not in added:
+            first.setdefault(numbered.event.event_id, numbered)
+    are_new = unseen(list(first))
+    return [numbered for numbered, is_new in zip(first.values(), are_new, strict=True) if is_new]
 
 
 def _storable_head(event: Event) -> Event:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from unstable_stream.archive.opening import open_archive, open_store
 from unstable_stream.archive.read import query
@@ -16,16 +16,6 @@ from unstable_stream.archive.store import Connection, WritableArchive
 from unstable_stream.archive.writing import DroppedRun
 from unstable_stream.errors import RunError
 from unstable_stream.log.stores.archive_address import ArchiveAddress
-
-__all__ = [
-    "DroppedRun",
-    "Missing",
-    "drop_run",
-    "dropped_error",
-    "dropped_runs",
-    "keep_dropped",
-    "missing_in_archive",
-]
 
 
 def drop_run(archive: ArchiveAddress, run_id: str, *, timeout_s: float = 60.0) -> DroppedRun:
@@ -93,34 +83,3 @@ def keep_dropped(archive: Path, runs: Sequence[DroppedRun]) -> None:
 
 _DROPPED: Final = "SELECT * FROM dropped_runs ORDER BY dropped_at DESC, run_id"
 _ABOUT: Final = "SELECT any_value(name), any_value(started_at) FROM runs WHERE run_id = ?"
-
-
-class Missing(NamedTuple):
-    """A range of offsets of one partition."""
-
-    topic: str
-    partition: int
-    first_offset: int
-    next_offset: int
-    """The offset after the last missing one."""
-
-    def __str__(self) -> str:
-        return f"{self.topic}[{self.partition}]@{self.first_offset} to {self.next_offset - 1}"
-
-
-def missing_in_archive(path: ArchiveAddress, run_id: str | None = None) -> list[Missing]:
-    """Return what an archive lacks, or what of it may be of one run; empty if it is whole.
-
-    Raises:
-        ArchiveBusyError: another process held the archive past the deadline.
-        ArchiveError: there is no archive.
-    """
-    if run_id is None:
-        rows = query(path, f"SELECT {_RANGE} FROM missing_records ORDER BY ALL").rows
-    else:
-        sql = f"SELECT {_RANGE} FROM missing_of_runs WHERE run_id = ? ORDER BY ALL"
-        rows = query(path, sql, [run_id]).rows
-    return [Missing(*row) for row in rows]
-
-
-_RANGE = 'topic, "partition", first_offset, next_offset'

@@ -16,7 +16,7 @@ import duckdb
 import msgspec
 
 from unstable_stream.archive.batch import EVENTS
-from unstable_stream.archive.dropping import Missing, dropped_error
+from unstable_stream.archive.dropping import dropped_error
 from unstable_stream.archive.exported import ExportedTable, Manifest
 from unstable_stream.archive.opening import open_archive
 from unstable_stream.archive.tables import TABLES
@@ -70,7 +70,7 @@ def export_run(
     names = _known(tables or default_tables())
     if is_address(str(directory)):
         store = Store(checked_address(str(directory), "export"))
-        replaced = _replaced_in(store, force)
+        replaced = _replaced(store.address, bool(store.names()), store.read(MANIFEST), force)
         with tempfile.TemporaryDirectory(prefix="unstable-stream-export-") as made:
             with open_archive(archive, files=True, timeout_s=timeout_s) as connection:
                 manifest = _write(connection, run, names, Path(made))
@@ -80,7 +80,10 @@ def export_run(
                 store.put(Path(made, file), file)
         return manifest
     target = Path(directory).absolute()
-    replaced = _replaced(target, force)
+    there = target.exists() and not (target.is_dir() and not any(target.iterdir()))
+    manifest_there = target / MANIFEST
+    old = manifest_there.read_bytes() if manifest_there.is_file() else None
+    replaced = _replaced(str(target), there, old, force)
     with written_beside(target) as partial:
         with open_archive(archive, files=True, timeout_s=timeout_s) as connection:
             manifest = _write(connection, run, names, partial)
@@ -100,33 +103,17 @@ def _known(tables: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(tables))
 
 
-def _replaced(target: Path, force: bool) -> list[str]:
-    """Return the files of an earlier export in ``target``; raise if anything else must not be there."""
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+def _replaced(where: str, there: bool, manifest: bytes | None, force: bool) -> list[str]:
+    """Return the files of an earlier export; raise if anything else is ``there``, or without ``force``."""
+    if not there:
         return []
     try:
-        old = msgspec.json.decode((target / MANIFEST).read_bytes(), type=Manifest)
-    except (OSError, msgspec.DecodeError) as error:
-        raise ArchiveError(f"{target} is there already and is no export; choose another with -o") from error
+        old = msgspec.json.decode(manifest or b"", type=Manifest)
+    except msgspec.DecodeError as error:
+        raise ArchiveError(f"{where} is there already and is no export; choose another with -o") from error
     if not force:
-        raise ArchiveError(f"{target} holds an export of run {old.run_id}; replace it with --force")
+        raise ArchiveError(f"{where} holds an export of run {old.run_id}; replace it with --force")
     # The manifest goes first: without it what is left is no export. Names only: nothing outside is touched.
-    return [MANIFEST, *(Path(table.file).name for table in old.tables.values())]
-
-
-def _replaced_in(store: Store, force: bool) -> list[str]:
-    """Return the files of an earlier export in a store; raise if anything is there and must not be replaced.
-
-    Without a manifest these are the rest of an export that was interrupted, or of somebody else: they stay,
-    but for those of the same names.
-    """
-    there = store.names()
-    if there and not force:
-        raise ArchiveError(f"{store.address} has files; choose another with -o, or replace them with --force")
-    try:
-        old = msgspec.json.decode(store.read(MANIFEST) or b"", type=Manifest)
-    except msgspec.DecodeError:
-        return []
     return [MANIFEST, *(Path(table.file).name for table in old.tables.values())]
 
 
@@ -170,7 +157,7 @@ def _write(
         schema_version=version,
         log_ids=[row[0] for row in connection.execute(logs).fetchall()],
         tables=exported,
-        missing=[str(Missing(*row)) for row in connection.execute(_MISSING_OF_RUN).fetchall()],
+        missing=[told for (told,) in connection.execute(_MISSING_OF_RUN).fetchall()],
     )
     (directory / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
     return manifest
@@ -191,8 +178,8 @@ def with_plain_json(connection: duckdb.DuckDBPyConnection, relation: str) -> str
 
 
 _MISSING_OF_RUN: Final = """
-SELECT topic, "partition", first_offset, next_offset FROM missing_of_runs
-WHERE run_id = getvariable('run') ORDER BY ALL
+SELECT format('{}[{}]@{} to {}', topic, "partition", first_offset, next_offset - 1) FROM missing_of_runs
+WHERE run_id = getvariable('run') ORDER BY topic, "partition", first_offset
 """
 
 

@@ -1,16 +1,13 @@
 """Read an export as an archive: its tables are views over the Parquet files of a directory."""
 
 import re
-import secrets
 from pathlib import Path
 from typing import Final
 
-import duckdb
 import msgspec
 
 from unstable_stream.archive.batch import EVENTS
-from unstable_stream.archive.limits import lock, reader_settings
-from unstable_stream.archive.store import SCHEMA_VERSION, Connection, ensure_schema
+from unstable_stream.archive.store import SCHEMA_VERSION, Connection, in_memory
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.tables.declare import TableDefinition
 from unstable_stream.errors import ArchiveError
@@ -59,19 +56,11 @@ def open_export(directory: Path, *, files: bool = False) -> Connection:
     """
     manifest = _read_manifest(directory)
     paths = {name: str((directory / Path(t.file).name).absolute()) for name, t in manifest.tables.items()}
-    # Each in an engine of its own.
-    connection = duckdb.connect(config=reader_settings(secrets.token_hex(8), files=True))
-    try:
-        ensure_schema(connection, directory)
+    with in_memory(directory, files=files) as connection:
         for table in (EVENTS, *TABLES):
             if table.name in paths:  # else of an older package, which had no such rows
                 connection.execute(f'DROP TABLE "{table.name}"')
                 connection.execute(_view(connection, table, paths[table.name]))
-        unnumbered = (f'FROM "{table.name}" WHERE record_number IS NULL LIMIT 1' for table in TABLES)
-        if any(connection.execute(rows).fetchall() for rows in unnumbered):
-            # Of an archive of version 2: `why` finds these rows by their events.
-            newest = "SELECT coalesce(max(record_number), 0) FROM events"
-            connection.execute(f"UPDATE schema_version SET traced_from = ({newest}) + 1")
         connection.execute(_POSITIONS)
         for told in manifest.missing:
             if found := _RANGE.fullmatch(told):
@@ -79,10 +68,6 @@ def open_export(directory: Path, *, files: bool = False) -> Connection:
                 row = [manifest.log_ids[0], topic, int(partition), int(first), int(last) + 1]
                 connection.execute("INSERT INTO missing_records VALUES (?, ?, ?, ?, ?, NULL)", row)
         connection.execute(f"SET allowed_paths = [{', '.join(map(_quoted, paths.values()))}]")
-        lock(connection, files=files)
-    except duckdb.Error as error:
-        connection.close()
-        raise ArchiveError(f"cannot read the export {directory}: {error}") from error
     return connection
 
 
@@ -93,10 +78,11 @@ def _read_manifest(directory: Path) -> Manifest:
         raise ArchiveError(
             f"{directory} is no export: expected a directory that unstable-stream export RUN -o was given"
         ) from error
-    if manifest.schema_version > SCHEMA_VERSION:
+    if manifest.schema_version != SCHEMA_VERSION:
+        remedy = "Upgrade unstable_stream" if manifest.schema_version > SCHEMA_VERSION else "Export it again"
         raise ArchiveError(
             f"{directory} was exported from an archive of schema version {manifest.schema_version}; this "
-            f"package knows up to {SCHEMA_VERSION}. Upgrade unstable_stream."
+            f"package reads version {SCHEMA_VERSION}. {remedy}."
         )
     if EVENTS.name not in manifest.tables or not manifest.log_ids:
         raise ArchiveError(

@@ -6,7 +6,9 @@ A batch's transaction, while the file's write lock is held:
 2. insert the raw rows and the typed rows, but of runs that were dropped;
 3. store the next position of every partition, and the next record number; commit, and let go of the file.
 
-An event published twice, at two positions or on two logs, is recognised by its id (:mod:`.known_ids`).
+An event published twice, at two positions or on two logs, is recognised by its id. In memory an id is known
+by 8 bytes, its hash, however long the archive grows: a hash that is not known proves the id new, one that is
+known is a suspicion, to be looked up in the archive.
 
 A run is dropped by writing the file anew without its rows (:meth:`.store.WritableArchive.rewrite`): DuckDB
 would use the place of deleted rows for new ones, but seldom give it back.
@@ -22,14 +24,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from unstable_stream.archive.batch import EVENTS, ArchivedRecord, RowBatch, build_batch
-from unstable_stream.archive.known_ids import KnownIds
+from unstable_stream.archive.batch import EVENTS, RowBatch, build_batch
 from unstable_stream.archive.store import Connection, WritableArchive, connect_file, naming_damage
 from unstable_stream.archive.tables import TABLES
+from unstable_stream.archive.tables.own import DROPPED, MISSING, POSITIONS
 from unstable_stream.archive.writing import DroppedRun, LogPartition, Tidied, lacks_records
 from unstable_stream.errors import ArchiveError
-
-_OWN: Final = ("schema_version", "positions", "missing_records", "dropped_runs")
+from unstable_stream.events.id_sets import KeySet
+from unstable_stream.log.port import StoredRecord
 
 
 class FileStore:
@@ -45,8 +47,9 @@ class FileStore:
         self._archive = WritableArchive(path, timeout_s=timeout_s)
         # Hashes strings the way the file's engine does, without the file.
         self._hasher = duckdb.connect(config={"threads": 1})
-        # What follows is ahead of the file by the batches that are built and not yet stored.
-        self._seen: KnownIds | None = None
+        self._seen = KeySet[np.uint64]()
+        self._seen_up_to = 0
+        # What follows, and the hashes, are ahead of the file by batches that are built and not yet stored.
         self._next_record = 0
         self._unstored: set[str] = set()
         self._unstored_lock = threading.Lock()
@@ -61,22 +64,21 @@ class FileStore:
                 raise lacks_records(self.path)
             self.archive_id = archive_id
             stored = _positions(connection)
-            if self._seen is None or self._unstored or next_record != self._next_record:
-                if self._seen is not None:
-                    self._seen.close()
-                self._seen = KnownIds(connection, self.path, archive_id)
-        self._next_record = next_record
+            if next_record != self._next_record:  # others have written
+                found = connection.execute(_HASHES, [self._seen_up_to, next_record])
+                self._seen.add(np.asarray(found.fetchnumpy()["h"], dtype=np.uint64))
+        self._next_record = self._seen_up_to = next_record
         with self._unstored_lock:
             self._unstored.clear()
         return stored
 
-    def build(self, records: Sequence[ArchivedRecord], log_id: str) -> RowBatch:
+    def build(self, records: Sequence[StoredRecord], log_id: str) -> RowBatch:
         """Build rows; see :class:`.writing.Store`."""
         batch = build_batch(
             records, self._unseen, log_id, range(self._next_record, self._next_record + len(records))
         )
         self._next_record += len(records)
-        self._ids.add(self._hashes(batch.event_ids))
+        self._seen.add(self._hashes(batch.event_ids))
         with self._unstored_lock:
             self._unstored.update(batch.event_ids)
         return batch
@@ -96,7 +98,6 @@ class FileStore:
                 self._insert(connection, batch, after)
             except duckdb.Error as error:
                 raise ArchiveError(f"could not write to the archive {self.path}: {error}") from error
-            self._ids.settle(connection, next_record + len(batch.numbers))
         with self._unstored_lock:
             self._unstored.difference_update(batch.event_ids)
         return True
@@ -110,11 +111,9 @@ class FileStore:
             ).fetchall()
             if not records:
                 raise _NoSuchRunError
-            # The new file begins with a row of its own.
-            connection.execute("DELETE FROM schema_version")
-            for name in _OWN:
-                connection.execute(f'INSERT INTO "{name}" BY NAME SELECT * FROM archive.main."{name}"')
-            connection.execute(_NOTE_BEGINNINGS)
+            connection.execute(_SAME_ARCHIVE)
+            for own in (POSITIONS, MISSING, DROPPED):
+                connection.execute(f"INSERT INTO {own.name} BY NAME SELECT * FROM archive.main.{own.name}")
             for table in (EVENTS, *TABLES):
                 connection.execute(
                     f'INSERT INTO "{table.name}" BY NAME SELECT * FROM archive.main."{table.name}" '
@@ -146,22 +145,14 @@ class FileStore:
             ArchiveError: the disk is full, for one. What was stored stays stored.
         """
         try:
-            if self._seen is not None:  # else it was not written
+            if self.archive_id:  # else it was not written
                 with self._archive.held() as connection:
                     connection.execute("CHECKPOINT")
         except duckdb.Error as error:
             raise ArchiveError(f"could not write to the archive {self.path}: {error}") from error
         finally:
-            if self._seen is not None:
-                self._seen.close()
             self._hasher.close()
             self._archive.close()
-
-    @property
-    def _ids(self) -> KnownIds:
-        if self._seen is None:
-            raise RuntimeError("the positions are asked for before anything is built or stored")
-        return self._seen
 
     def _hashes(self, event_ids: Sequence[str]) -> NDArray[np.uint64]:
         if not event_ids:
@@ -171,7 +162,7 @@ class FileStore:
         return np.asarray(hashes, dtype=np.uint64)
 
     def _unseen(self, event_ids: Sequence[str]) -> Sequence[bool]:
-        suspects = self._ids.contains(self._hashes(event_ids))
+        suspects = self._seen.contains(self._hashes(event_ids))
         if not suspects.any():
             return [True] * len(event_ids)
         names = [event_id for event_id, suspect in zip(event_ids, suspects, strict=True) if suspect]
@@ -213,19 +204,10 @@ def _positions(connection: Connection) -> dict[LogPartition, int]:
 
 
 _NOT_DROPPED: Final = " WHERE run_id IS NULL OR run_id NOT IN (SELECT run_id FROM dropped_runs)"
-# Version 0.1 of the package did not note what the log had deleted before: it shows by where a partition
-# begins. From now on that says nothing, since what is not there may be of a dropped run. So what shows now is
-# noted.
-_NOTE_BEGINNINGS: Final = """
-INSERT INTO missing_records
-SELECT p.log_id, p.topic, p."partition", 0, coalesce(e.first, p.next_offset) AS begun, NULL
-FROM positions AS p LEFT JOIN (
-    SELECT log_id, topic, "partition", min("offset") AS first FROM archive.main.events GROUP BY ALL
-) AS e USING (log_id, topic, "partition")
-WHERE coalesce(e.first, p.next_offset) > 0
-    AND NOT EXISTS (SELECT 1 FROM dropped_runs)
-    AND NOT EXISTS (
-        SELECT 1 FROM missing_records AS m
-        WHERE (m.log_id, m.topic, m."partition") = (p.log_id, p.topic, p."partition") AND m.first_offset = 0
-    )
+_HASHES: Final = """
+SELECT hash(event_id) AS h FROM events WHERE record_number >= ? AND record_number < ? AND type IS NOT NULL
+"""
+_SAME_ARCHIVE: Final = """
+UPDATE schema_version SET archive_id = old.archive_id, next_record = old.next_record
+FROM archive.main.schema_version AS old
 """

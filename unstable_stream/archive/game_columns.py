@@ -1,8 +1,8 @@
 """Read a run's game outcomes from the archive as columns, to rate the games anew."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -10,10 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from unstable_stream.archive.opening import open_archive
-from unstable_stream.archive.read import arrow_reader
 from unstable_stream.log.stores.archive_address import ArchiveAddress, is_shared
-
-_BATCH_ROWS: Final = 200_000
 
 
 class Coded(NamedTuple):
@@ -25,7 +22,7 @@ class Coded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SeatColumns:
-    """Consecutive games of a run, in the order of their outcomes on the log."""
+    """The games of a run, in the order of their outcomes on the log."""
 
     game_ids: Any
     """``str[games]``, an Arrow array."""
@@ -54,64 +51,36 @@ def archived_parents(
     return dict(rows)
 
 
-def archived_seats(path: ArchiveAddress, run_id: str, *, timeout_s: float = 30.0) -> Iterator[SeatColumns]:
-    """Yield a run's outcomes, each game once.
-
-    They come in the log's order: all of a run's are on one partition. Read on without a pause: while the
-    iterator is open, nobody can write to the archive, unless it is a shared one.
+def archived_seats(path: ArchiveAddress, run_id: str, *, timeout_s: float = 30.0) -> SeatColumns:
+    """Return a run's outcomes, each game once, in the log's order: all of a run's are on one partition.
 
     Raises:
         ArchiveBusyError: another process held the archive past the deadline.
         ArchiveError: there is no archive.
     """
+    # Without ORDER BY, DuckDB returns a table's rows in insertion order; the files of a shared archive come
+    # in any order.
+    order = " ORDER BY record_number, seat" if is_shared(path) else ""
     with open_archive(path, timeout_s=timeout_s) as connection:
-        # Without ORDER BY, DuckDB returns a table's rows in insertion order; the files of a shared archive
-        # come in any order.
-        order = " ORDER BY record_number, seat" if is_shared(path) else ""
-        there = connection.sql("SELECT * FROM seats LIMIT 0").columns
-        team = "coalesce(team, -1)" if "team" in there else "-1"
-        relation = connection.sql(
-            f'SELECT game_id, env_id, model_uid, policy_version, "rank", {team}::INTEGER AS team '
+        rows = connection.sql(
+            'SELECT game_id, env_id, model_uid, policy_version, "rank", coalesce(team, -1)::INTEGER AS team '
             f"FROM seats WHERE run_id = $run{order}",
             params={"run": run_id},
-        )
-        left_over: pa.Table | None = None
-        for batch in arrow_reader(relation, _BATCH_ROWS):
-            rows = pa.Table.from_batches([batch])
-            if left_over is not None:
-                rows = pa.concat_tables([left_over, rows])
-            starts = _game_starts(rows)
-            if len(starts) == 0:
-                continue
-            # The last game may go on in the next batch.
-            last = int(starts[-1])
-            left_over = rows.slice(last)
-            if last > 0:
-                yield _columns(rows.slice(0, last), starts[:-1])
-        if left_over is not None:
-            yield _columns(left_over, _game_starts(left_over))
-
-
-def _game_starts(rows: pa.Table) -> NDArray[np.int64]:
-    if rows.num_rows == 0:
-        return np.empty(0, dtype=np.int64)
-    ids = rows["game_id"].combine_chunks()
-    changes = pc.not_equal(ids.slice(1), ids.slice(0, len(ids) - 1)).to_numpy(zero_copy_only=False)
-    return np.concatenate([[0], np.flatnonzero(changes) + 1]).astype(np.int64)
-
-
-def _columns(rows: pa.Table, starts: NDArray[np.int64]) -> SeatColumns:
-    models = _coded(rows["model_uid"].combine_chunks())
+        ).to_arrow_table()
+    columns = {name: rows[name].combine_chunks() for name in rows.column_names}
+    ids = columns["game_id"]
+    changes = pc.not_equal(ids.slice(1), ids.slice(0, max(0, len(ids) - 1))).to_numpy(zero_copy_only=False)
+    starts = np.flatnonzero(np.concatenate([[True], changes]))[: len(ids)]
+    models = _coded(columns["model_uid"])
     _, first_rows = np.unique(models.codes, return_index=True)
-    first = pa.array(starts)
     return SeatColumns(
-        game_ids=rows["game_id"].combine_chunks().take(first),
-        starts=np.append(starts, rows.num_rows),
-        envs=_coded(rows["env_id"].combine_chunks().take(first)),
+        game_ids=ids.take(pa.array(starts)),
+        starts=np.append(starts, len(ids)),
+        envs=_coded(columns["env_id"].take(pa.array(starts))),
         models=models,
-        versions=rows["policy_version"].combine_chunks().take(pa.array(first_rows)).to_pylist(),
-        ranks=rows["rank"].combine_chunks().to_numpy(),
-        teams=rows["team"].combine_chunks().to_numpy(),
+        versions=columns["policy_version"].take(pa.array(first_rows)).to_pylist(),
+        ranks=columns["rank"].to_numpy(),
+        teams=columns["team"].to_numpy(),
     )
 
 

@@ -38,35 +38,21 @@ def open_archive(
         ArchiveError: there is none, it is not an archive, or a newer version of the package wrote it; or
             DuckDB failed on it inside the block, e.g. because it is damaged.
     """
-    connection = connect(
-        path, read_only=read_only, files=files, timeout_s=timeout_s, records_only=records_only
-    )
-    with naming_damage(path, connection):
-        yield connection
-
-
-def connect(
-    path: ArchiveAddress,
-    *,
-    read_only: bool = True,
-    files: bool = False,
-    timeout_s: float = 10.0,
-    records_only: bool = False,
-) -> Connection:
-    """Return what :func:`open_archive` yields; the caller closes it, and raises :func:`unreadable`."""
     if is_shared(path):
         if not read_only:
             raise ArchiveError(f"{path} is a shared archive: only archivers change it")
         # Imported here: deltalake may not be installed.
         from unstable_stream.archive.shared.snapshot import open_shared
 
-        return open_shared(path, files=files, records_only=records_only)
-    path = Path(path)
-    if is_export(path):
+        connection = open_shared(path, files=files, records_only=records_only)
+    elif is_export(path):
         if not read_only:
             raise ArchiveError(f"{path} is an export, which is only read")
-        return open_export(path, files=files)
-    return connect_file(path, read_only=read_only, files=files, timeout_s=timeout_s)
+        connection = open_export(Path(path), files=files)
+    else:
+        connection = connect_file(Path(path), read_only=read_only, files=files, timeout_s=timeout_s)
+    with naming_damage(path, connection):
+        yield connection
 
 
 def archive_bytes(archive: ArchiveAddress) -> int:

@@ -17,12 +17,9 @@ from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.opening import open_archive
 from unstable_stream.archive.sql_errors import explain
 from unstable_stream.archive.statements import admit
-from unstable_stream.archive.store import (
-    Connection,
-    unreadable,
-    with_all_columns,
-)
+from unstable_stream.archive.store import Connection, unreadable
 from unstable_stream.archive.tables import TABLES
+from unstable_stream.archive.tables.own import DROPPED
 from unstable_stream.errors import ArchiveError
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 
@@ -169,7 +166,9 @@ def write_parquet(
         found = connection.sql(sql)
         if found is None:
             raise ArchiveError("the statement returns no rows to write")
-        reader = arrow_reader(found, _PARQUET_ROWS)
+        # DuckDB 1 has only the older name, of which DuckDB 2 warns.
+        read = getattr(found, "to_arrow_reader", None) or found.fetch_arrow_reader
+        reader = read(_PARQUET_ROWS)
         with pyarrow.parquet.ParquetWriter(target, reader.schema, compression="zstd") as writer:
             for batch in reader:
                 writer.write_batch(batch)
@@ -182,13 +181,6 @@ def too_many_bytes(most: int) -> ArchiveError:
     return ArchiveError(
         f"the rows take more than {most:,} bytes: ask for fewer, or use unstable-stream sql or export"
     )
-
-
-def arrow_reader(relation: duckdb.DuckDBPyRelation, rows: int) -> pa.RecordBatchReader:
-    """Return what reads ``relation`` in batches of so many rows."""
-    # DuckDB 1 has only the older name, of which DuckDB 2 warns.
-    new = hasattr(duckdb.DuckDBPyRelation, "to_arrow_reader")
-    return relation.to_arrow_reader(rows) if new else relation.fetch_arrow_reader(rows)
 
 
 @contextlib.contextmanager
@@ -223,17 +215,12 @@ def _asked(
 def _keep_run(connection: Connection, run_id: str) -> None:
     """Put a view of one run before each table; the archive's own views then read these too."""
     run = run_id.replace("'", "''")
-    found = connection.execute(
-        "SELECT DISTINCT database_name, table_name FROM duckdb_columns() "
-        "WHERE column_name = 'run_id' AND schema_name = 'main' AND database_name = current_database()"
-    ).fetchall()
-    rows = {table: f'SELECT * FROM "{database}".main."{table}"' for database, table in found}
-    rows |= with_all_columns(connection)
-    for table in (*(table.name for table in (EVENTS, *TABLES)), "dropped_runs"):
-        if table in rows:  # else an older package made the archive, and there are no such rows
-            connection.execute(
-                f"CREATE OR REPLACE TEMP VIEW \"{table}\" AS {rows[table]} WHERE run_id = '{run}'"
-            )
+    ((database,),) = connection.execute("SELECT current_database()").fetchall()
+    for table in (EVENTS, *TABLES, DROPPED):
+        connection.execute(
+            f'CREATE TEMP VIEW "{table.name}" AS SELECT * FROM "{database}".main."{table.name}" '
+            f"WHERE run_id = '{run}'"
+        )
 
 
 @contextlib.contextmanager
@@ -252,17 +239,6 @@ def held(path: ArchiveAddress, *, timeout_s: float = 30.0) -> Iterator[None]:
             yield
         finally:
             _held.reset(token)
-
-
-@contextlib.contextmanager
-def held_unless_file(path: ArchiveAddress) -> Iterator[None]:
-    """Keep a shared archive or an export open for many questions: to open it costs, and nobody waits for its
-    readers.
-
-    A file is not held.
-    """
-    with contextlib.nullcontext() if Path(path).is_file() else held(path):
-        yield
 
 
 @contextlib.contextmanager
@@ -292,13 +268,10 @@ def stream(
 
 
 def _missing(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    try:
-        found = connection.execute(
-            "SELECT topic, sum(next_offset - first_offset)::BIGINT FROM missing_records GROUP BY 1 ORDER BY 1"
-        ).fetchall()
-    except duckdb.CatalogException:
-        return []  # opened for writing, and last written by an older version of the package
-    return [f"{topic} ({offsets:,})" for topic, offsets in found]
+    found = connection.execute(
+        "SELECT topic, sum(next_offset - first_offset)::BIGINT FROM missing_records GROUP BY 1 ORDER BY 1"
+    )
+    return [f"{topic} ({offsets:,})" for topic, offsets in found.fetchall()]
 
 
 def _rows(cursor: duckdb.DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:
@@ -322,6 +295,8 @@ def _explained(path: ArchiveAddress, sql: str) -> Iterator[None]:
         yield
     except duckdb.InterruptException as error:
         raise ArchiveError(_CANCELLED) from error
+    except pa.ArrowNotImplementedError as error:  # a type that Parquet lacks, such as INTERVAL
+        raise ArchiveError(str(error)) from error
     except duckdb.Error as error:
         if _DAMAGED in str(error) or isinstance(error, duckdb.FatalException | duckdb.SerializationException):
             raise unreadable(path, error) from error

@@ -1,15 +1,18 @@
 """Read the archive's raw records in offset order, in pieces, and let the writer in between two pieces."""
 
+import contextlib
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import duckdb
+import msgspec
 
-from unstable_stream.archive.opening import connect
+from unstable_stream.archive.opening import open_archive
 from unstable_stream.archive.store import unreadable
 from unstable_stream.errors import ArchiveError
+from unstable_stream.log.port import StoredRecord
+from unstable_stream.log.records import event_headers
 from unstable_stream.log.stores.archive_address import ArchiveAddress, is_shared
 
 # Reading and writing exclude each other in DuckDB, and opening costs about 50 ms. So a reader keeps the file
@@ -19,19 +22,17 @@ _LONGEST_HOLD_S: Final = 1.0
 _WRITERS_TURN_S: Final = 0.03
 
 
-class ArchivedRow(NamedTuple):
-    """A record as the archive keeps it."""
+class _HeadFields(msgspec.Struct, tag_field=None):
+    """The fields of an event that its headers repeat."""
 
-    topic: str
-    partition: int
-    offset: int
-    key: str
-    value: bytes
-    headers: Mapping[str, bytes]
-    """Without the standard headers of an event, which repeat its fields."""
-    timestamp_ms: int
-    is_event: bool
-    """Whether it could be decoded when it was archived."""
+    type: str
+    event_id: str
+    run_id: str
+    occurred_at_ms: int
+    schema_version: int = 1
+
+
+_head_decoder: Final = msgspec.json.Decoder(_HeadFields)
 
 
 class RecordReader:
@@ -54,6 +55,7 @@ class RecordReader:
         # Guards what follows against the timer that closes it.
         self._lock = threading.Lock()
         self._connection: duckdb.DuckDBPyConnection | None = None
+        self._opened = contextlib.ExitStack()
         self._timer = threading.Timer(0, self.release)
         self._closed_at = 0.0
         self._numbers: dict[tuple[str, int], tuple[int, int]] = {}
@@ -69,24 +71,6 @@ class RecordReader:
                 + ", ".join(known)
             )
         self.log_id: str = log_id if log_id is not None else known[0] if known else ""
-
-    def partitions(self) -> dict[tuple[str, int], tuple[int, int]]:
-        """(topic, partition) to the first archived offset and the one after the last archived."""
-        rows = self._query(
-            # Where runs were dropped, missing_records has all that is missing: what is not there at the
-            # beginning may be of other runs.
-            """SELECT p.topic, p."partition",
-                    CASE WHEN EXISTS (SELECT 1 FROM dropped_runs) THEN 0
-                    ELSE coalesce(e.first, p.next_offset) END,
-                    p.next_offset
-                FROM positions AS p LEFT JOIN (
-                    SELECT topic, "partition", min("offset") AS first FROM events
-                    WHERE log_id = $log GROUP BY ALL
-                ) AS e USING (topic, "partition")
-                WHERE p.log_id = $log
-                ORDER BY ALL""",
-        )
-        return {(topic, partition): (first, end) for topic, partition, first, end in rows}
 
     def ends(self) -> dict[tuple[str, int], int]:
         """(topic, partition) to the offset after the last archived."""
@@ -113,13 +97,7 @@ class RecordReader:
         ((found,),) = self._of('min("offset")', topic, partition, condition, time=timestamp_ms)
         return found
 
-    def newest_time_ms(self, topic: str, partition: int) -> int | None:
-        """Return the newest time of the archived records of a partition; ``None``: there are none."""
-        found: int | None
-        ((found,),) = self._of("max(timestamp_ms)", topic, partition)
-        return found
-
-    def read(self, topic: str, partition: int, start: int, end: int, limit: int = 2000) -> list[ArchivedRow]:
+    def read(self, topic: str, partition: int, start: int, end: int, limit: int = 2000) -> list[StoredRecord]:
         """Return the next records with offsets from ``start`` to before ``end``, in order; empty at the end.
 
         There are at most ``limit``, and fewer where offsets are missing between them.
@@ -134,10 +112,16 @@ class RecordReader:
             )
             if rows:
                 return [
-                    ArchivedRow(
-                        topic, partition, offset, key, value, headers or {}, time_ms, kind is not None
+                    StoredRecord(
+                        topic,
+                        partition,
+                        offset,
+                        key,
+                        value,
+                        (_standard_headers(value) if kind is not None else {}) | (others or {}),
+                        time_ms,
                     )
-                    for offset, key, value, headers, time_ms, kind in rows
+                    for offset, key, value, others, time_ms, kind in rows
                 ]
             behind = 'AND "offset" >= $stop'
             ((found,),) = self._of('min("offset")', topic, partition, behind, first=stop, stop=stop)
@@ -191,14 +175,15 @@ class RecordReader:
         with self._lock:
             if self._connection is not None:
                 self._timer.cancel()
-                self._connection.close()
+                self._opened.close()
                 self._connection = None
                 self._closed_at = time.monotonic()
 
     def _hold(self) -> duckdb.DuckDBPyConnection:
         if self._connection is None:
             time.sleep(max(0.0, self._closed_at + _WRITERS_TURN_S - time.monotonic()))
-            self._connection = connect(self.path, timeout_s=self._timeout_s, records_only=True)
+            opened = open_archive(self.path, timeout_s=self._timeout_s, records_only=True)
+            self._connection = self._opened.enter_context(opened)
             self._timer = threading.Timer(_LONGEST_HOLD_S, self.release)
             self._timer.daemon = True
             self._timer.start()
@@ -211,3 +196,9 @@ class RecordReader:
                 return connection.execute(sql, parameters | {"log": self.log_id}).fetchall()
             except duckdb.Error as error:
                 raise unreadable(self.path, error) from error
+
+
+def _standard_headers(event: bytes) -> dict[str, bytes]:
+    """Return the headers that every event's record has; the archive has only the others."""
+    head = _head_decoder.decode(event)
+    return event_headers(head.type, head.schema_version, head.event_id, head.run_id, head.occurred_at_ms)

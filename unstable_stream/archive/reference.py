@@ -14,8 +14,6 @@ _VERSION: Final = {
     "views_digest": "Tells whether the tables and views are those of the package.",
     "archive_id": "Names the archive's consumer group on the log: `archiver-` and this.",
     "next_record": "The next `record_number`; none is used twice.",
-    "traced_from": "Records before this number were archived by an older package; their typed rows have no "
-    "`record_number`.",
 }
 
 

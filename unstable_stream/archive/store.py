@@ -2,6 +2,10 @@
 
 DuckDB lets one process write or many read. Whoever writes holds the file for one batch only, and whoever
 finds it held tries again until a deadline, so SQL works while a run writes.
+
+What a reader can reach and use is bounded, and these bounds are locked. DuckDB shares one engine between all
+that have a file open in a process, if they ask for the same configuration. So it is the same for all readers
+of a process, and for all that may reach other files.
 """
 
 import contextlib
@@ -10,6 +14,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,10 +23,8 @@ from typing import Final, TypeAlias, TypeVar
 import duckdb
 
 from unstable_stream.archive.batch import EVENTS
-from unstable_stream.archive.limits import Settings, lock, reader_settings
-from unstable_stream.archive.sql_errors import explain
+from unstable_stream.archive.sql_errors import JSON_ERRORS, explain
 from unstable_stream.archive.tables import TABLES
-from unstable_stream.archive.tables.declare import Column
 from unstable_stream.archive.tables.own import DROPPED, MISSING, POSITIONS
 from unstable_stream.archive.view_files import load_views, macros
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
@@ -34,15 +37,9 @@ Connection: TypeAlias = duckdb.DuckDBPyConnection
 """An open archive."""
 
 SCHEMA_VERSION: Final = 4
-"""Raised when a table changes so that an older package could not use it. New columns are simply added, and
-views replaced.
-
-2: the one of version 0.1. 3: every row has the number of its record. 4: ``positions`` has offsets alone.
-"""
-_OLDEST: Final = 2
+"""Raised when a table changes otherwise than by new columns: those are simply added, and views replaced."""
 
 _RETRY_S: Final = 0.01
-_NEWER_MESSAGE: Final = "file with version number"
 _BUSY_MESSAGES: Final = ("Could not set lock", "already attached", "different configuration")
 # DuckDB rewrites the last row group of a table at each checkpoint. Its default of 122,880 rows means some
 # hundred megabytes of text and tokens; 20,480 rows makes batch-wise inserting 1.6 times as fast (measured)
@@ -58,10 +55,17 @@ _WRITER_MEMORY: Final = "2GB"
 # A new archive can be read by every DuckDB that pyproject.toml allows: its own format would be that of the
 # DuckDB that is installed.
 _STORAGE_VERSION: Final = "v1.4.0"
-# DuckDB's header: a checksum, "DUCK", the storage version, four flags; then the library's version.
-_MAKER: Final = slice(52, 84)
 _NAME: Final = "archive"
 _RENEWED: Final = "renewed"
+
+
+Settings: TypeAlias = dict[str, str | bool | int | float | list[str]]
+
+_GIGABYTE: Final = 1_000_000_000
+_MOST_BYTES: Final = 4 * _GIGABYTE
+"""Of memory, and of temporary files."""
+_MOST_THREADS: Final = 8
+_PROCESS: Final = secrets.token_hex(8)
 
 
 @functools.cache
@@ -93,6 +97,55 @@ def naming_damage(path: ArchiveAddress, connection: Connection) -> Iterator[None
         raise unreadable(path, error) from error
 
 
+def reader_settings(name: str, *, files: bool) -> Settings:
+    """Return the configuration with which a reader opens the archive ``name``.
+
+    Queries that need more than memory write temporary files, not beside the archive: the log is there too.
+    """
+    kept = hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:8]
+    # DuckDB makes the directory when memory is not enough, and removes it.
+    spill = Path(tempfile.gettempdir(), f"unstable-stream-sql-{os.getpid()}-{_PROCESS}-{kept}")
+    settings: Settings = {
+        "threads": min(_MOST_THREADS, os.cpu_count() or 1),
+        "memory_limit": f"{_memory_bytes()}B",
+        "temp_directory": str(spill),
+        # Without it a name that is no table is looked for among the variables of the Python program.
+        "python_enable_replacements": False,
+    }
+    if not files:
+        # It also keeps this engine apart from one that may reach files.
+        settings["allow_persistent_secrets"] = False
+    return settings
+
+
+def _memory_bytes() -> int:
+    return min(_MOST_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+
+
+def _disk_bytes() -> int:
+    return min(_MOST_BYTES, shutil.disk_usage(tempfile.gettempdir()).free // 4)
+
+
+def lock(connection: duckdb.DuckDBPyConnection, *, files: bool) -> None:
+    """Let nothing change the settings of the engine any more, and without ``files`` reach nothing else.
+
+    No other file, database, extension or network: DuckDB does not take that back. Nor does it print the
+    progress of slow queries on stdout, before the rows.
+    """
+    for statement in (
+        "SET enable_progress_bar = false",
+        JSON_ERRORS,
+        # Given to connect(), DuckDB 2.0 does not heed it.
+        f"SET max_temp_directory_size = '{_disk_bytes()}B'",
+        *(() if files else ("SET enable_external_access = false",)),
+        "SET lock_configuration = true",
+    ):
+        # Another reader of this process has locked the engine, after all of these. Or it is a Jupyter kernel
+        # without ipywidgets: DuckDB can show no progress there, and refuses to be told so.
+        with contextlib.suppress(duckdb.InvalidInputException):
+            connection.execute(statement)
+
+
 def connect_file(path: Path, *, read_only: bool, files: bool, timeout_s: float) -> Connection:
     """Return a connection to an archive's file; see :func:`~.opening.open_archive`."""
     if not path.is_file():
@@ -107,53 +160,43 @@ def connect_file(path: Path, *, read_only: bool, files: bool, timeout_s: float) 
     )
     try:
         lock(connection, files=files)
-        _, digest = _check_version(connection, path)
-        if read_only and digest != definitions_digest():
-            # Nobody has written to it since another version of the package made its views.
-            _supply(connection)
-            _create_views(connection, "TEMP")
+        if _digest(connection, path) == definitions_digest():
+            return connection
     except duckdb.Error as error:
         connection.close()
         raise unreadable(path, error) from error
     except BaseException:
         connection.close()
         raise
-    return connection
+    # Another version of the package wrote it last.
+    connection.close()
+    if not os.access(path, os.W_OK):
+        raise ArchiveError(
+            f"another version of the package has written the archive {path}, and here it can only be read: "
+            "copy it, or read it once as a user who may write it"
+        )
+    with contextlib.closing(WritableArchive(path, timeout_s=timeout_s)) as archive, archive.held():
+        pass  # upgraded
+    return connect_file(path, read_only=read_only, files=files, timeout_s=timeout_s)
 
 
-def _supply(connection: Connection) -> None:
-    """Put tables and columns that an older package did not have before its own, without values."""
-    lacking, whole = _lacking_columns(connection), with_all_columns(connection)
-    for table in (MISSING, DROPPED, *TABLES):
-        if table.name not in lacking:
-            connection.execute(table.create_sql().replace("CREATE TABLE", "CREATE TEMP TABLE", 1))
-        elif lacking[table.name]:
-            connection.execute(f'CREATE TEMP VIEW "{table.name}" AS {whole[table.name]}')
+@contextlib.contextmanager
+def in_memory(archive: ArchiveAddress, *, files: bool) -> Iterator[Connection]:
+    """Give an engine of its own, with the tables of an archive, to put views in their place.
 
-
-def with_all_columns(connection: Connection) -> dict[str, str]:
-    """Return for each of the archive's own tables a query of its rows, with ``NULL`` in what it lacks."""
-    ((database,),) = connection.execute("SELECT current_database()").fetchall()
-    return {
-        name: f"SELECT *{''.join(f', NULL::{column.sql_type} AS {column.quoted}' for column in columns)} "
-        f'FROM "{database}".main."{name}"'
-        for name, columns in _lacking_columns(connection).items()
-    }
-
-
-def _lacking_columns(connection: Connection) -> dict[str, list[Column]]:
-    """Return the columns that each table of the open archive lacks: an older package wrote it last."""
-    there: dict[str, set[str]] = {}
-    for table, column in connection.execute(
-        "SELECT table_name, column_name FROM duckdb_columns() JOIN duckdb_tables() "
-        "USING (database_name, schema_name, table_name) WHERE database_name = current_database()"
-    ).fetchall():
-        there.setdefault(table, set()).add(column)
-    declared = {table.name: table.columns for table in TABLES}
-    return {
-        name: [column for column in declared.get(name, ()) if column.name not in columns]
-        for name, columns in there.items()
-    }
+    After the block it is locked, and the caller's to close; if the block fails it is closed.
+    """
+    connection = duckdb.connect(config=reader_settings(secrets.token_hex(8), files=True))
+    try:
+        ensure_schema(connection, archive)
+        yield connection
+        lock(connection, files=files)
+    except duckdb.Error as error:
+        connection.close()
+        raise ArchiveError(f"cannot read the archive {archive}: {error}") from error
+    except BaseException:
+        connection.close()
+        raise
 
 
 def copy_archive(path: Path, target: Path, *, timeout_s: float = 60.0) -> None:
@@ -162,13 +205,12 @@ def copy_archive(path: Path, target: Path, *, timeout_s: float = 60.0) -> None:
     Raises:
         ArchiveBusyError: another process held it for ``timeout_s`` seconds.
     """
-    archive = WritableArchive(path, timeout_s=timeout_s)
-    try:
-        with archive.held() as connection:
-            connection.execute("CHECKPOINT")  # all is in the one file now
-            shutil.copyfile(path, target)
-    finally:
-        archive.close()
+    with (
+        contextlib.closing(WritableArchive(path, timeout_s=timeout_s)) as archive,
+        archive.held() as connection,
+    ):
+        connection.execute("CHECKPOINT")  # all is in the one file now
+        shutil.copyfile(path, target)
 
 
 def _quoted(path: Path) -> str:
@@ -287,12 +329,6 @@ def _retry_while_held(
             return attempt()
         except duckdb.Error as error:
             # DuckDB has no error class of its own for a held lock.
-            if _NEWER_MESSAGE in str(error):
-                raise ArchiveError(
-                    f"the archive {path} was made by DuckDB {_maker(path)}, and {duckdb.__version__} is "
-                    "installed, which cannot read it: pip install --upgrade duckdb, or move the archive away "
-                    "and fill a new one from the log: unstable-stream archive"
-                ) from error
             if not any(message in str(error) for message in _BUSY_MESSAGES):
                 raise unreadable(path, error) from error
             if time.monotonic() >= deadline:
@@ -303,15 +339,8 @@ def _retry_while_held(
         time.sleep(_RETRY_S)
 
 
-def _maker(path: Path) -> str:
-    """Return the version of DuckDB that made a file, which is in its header."""
-    with path.open("rb") as file:
-        header = file.read(_MAKER.stop)
-    return header[_MAKER].rstrip(b"\0").decode("ascii", errors="replace") or "of a newer version"
-
-
-def _check_version(connection: duckdb.DuckDBPyConnection, path: Path) -> tuple[int, str]:
-    """Return the file's schema version and the digest of its definitions."""
+def _digest(connection: duckdb.DuckDBPyConnection, path: ArchiveAddress) -> str:
+    """Return the digest of a file's definitions; raise if its schema version is another than ours."""
     try:
         # All rows, not one: an unfinished result would block the connection.
         rows = connection.execute(
@@ -325,32 +354,31 @@ def _check_version(connection: duckdb.DuckDBPyConnection, path: Path) -> tuple[i
             f"the archive {path} has schema version {version}, written by unstable_stream {package_version}; "
             f"this is {__version__} and knows up to {SCHEMA_VERSION}. Upgrade unstable_stream."
         )
-    if version < _OLDEST:
+    if version < SCHEMA_VERSION:
         raise ArchiveError(
-            f"the archive {path} has schema version {version}, which does not say what log it is of; this "
-            f"package reads version {_OLDEST} and newer. Move it away and fill a new one from the log: "
-            "unstable-stream archive"
+            f"the archive {path} has schema version {version}, of before version 0.2 of this package, which "
+            "reads newer ones. Move it away and fill a new one from the log: unstable-stream archive"
         )
-    return version, str(digest)
+    return str(digest)
 
 
-def ensure_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+def ensure_schema(connection: duckdb.DuckDBPyConnection, path: ArchiveAddress) -> None:
     """Make or upgrade all tables, macros and views of an open database."""
     try:
-        version, digest = _check_version(connection, path)
+        digest = _digest(connection, path)
     except ArchiveError:
         if connection.execute("SHOW TABLES").fetchall():
             raise
-        version, digest = _create_tables(connection)
-    if version < SCHEMA_VERSION:
-        _upgrade(connection)
+        digest = ""
+        _create_tables(connection)
     if digest != definitions_digest():
         connection.execute("BEGIN")
-        for table in (MISSING, DROPPED, *TABLES):
-            connection.execute(table.create_sql())  # an older package has fewer tables
+        for table in (MISSING, DROPPED, *TABLES) if digest else ():  # else they were just made
             for statement in table.widen_sql():
                 connection.execute(statement)
-        _create_views(connection)
+        connection.execute(macros())
+        for view in load_views():
+            connection.execute(view.create_sql())
         connection.execute(
             "UPDATE schema_version SET views_digest = ?, package_version = ?",
             [definitions_digest(), __version__],
@@ -358,46 +386,19 @@ def ensure_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
         connection.execute("COMMIT")
 
 
-def _create_views(connection: duckdb.DuckDBPyConnection, temporary: str = "") -> None:
-    connection.execute(macros(temporary))
-    for view in load_views():
-        connection.execute(view.create_sql(temporary))
-
-
-def _create_tables(connection: duckdb.DuckDBPyConnection) -> tuple[int, str]:
-    """Create everything but the views; return the version and the digest of unfinished definitions."""
+def _create_tables(connection: duckdb.DuckDBPyConnection) -> None:
+    """Create everything but the views."""
     connection.execute("BEGIN")
-    for table in (EVENTS, *TABLES):
+    for table in (EVENTS, MISSING, DROPPED, *TABLES):
         connection.execute(table.create_sql())
     keyed = POSITIONS.create_sql().removesuffix(")")
     connection.execute(f'{keyed}, PRIMARY KEY (log_id, topic, "partition"))')
     connection.execute(
         "CREATE TABLE schema_version (version INTEGER, package_version VARCHAR, views_digest VARCHAR, "
-        "archive_id VARCHAR, next_record BIGINT, traced_from BIGINT)"
+        "archive_id VARCHAR, next_record BIGINT)"
     )
     connection.execute(
-        "INSERT INTO schema_version VALUES (?, ?, '', ?, 0, 0)",
+        "INSERT INTO schema_version VALUES (?, ?, '', ?, 0)",
         [SCHEMA_VERSION, __version__, secrets.token_hex(4)],
     )
-    connection.execute("COMMIT")
-    return SCHEMA_VERSION, ""
-
-
-def _upgrade(connection: duckdb.DuckDBPyConnection) -> None:
-    """Number the records of version 2, whose typed rows get no number: most do not say their event. Version 3
-    had digests of the newest records, and notes of what was taken out or put back.
-    """
-    connection.execute("BEGIN")
-    connection.execute("ALTER TABLE events ADD COLUMN IF NOT EXISTS record_number BIGINT")
-    connection.execute("UPDATE events SET record_number = rowid WHERE record_number IS NULL")
-    connection.execute("ALTER TABLE positions DROP COLUMN IF EXISTS newest")
-    for column in ("next_record", "traced_from"):
-        connection.execute(f"ALTER TABLE schema_version ADD COLUMN IF NOT EXISTS {column} BIGINT")
-        connection.execute(
-            f"UPDATE schema_version SET {column} = coalesce({column}, "
-            "(SELECT coalesce(max(record_number) + 1, 0) FROM events))"
-        )
-    for table in ("divergences", "restored_runs"):
-        connection.execute(f"DROP TABLE IF EXISTS {table}")
-    connection.execute("UPDATE schema_version SET version = 4")
     connection.execute("COMMIT")

@@ -46,9 +46,9 @@ class View(NamedTuple):
     """A query of it."""
     query: str
 
-    def create_sql(self, temporary: str = "") -> str:
-        """Return the statement that creates or replaces the view, for one connection if ``"TEMP"``."""
-        return f'CREATE OR REPLACE {temporary} VIEW "{self.name}" AS {self.query}'
+    def create_sql(self) -> str:
+        """Return the statement that creates or replaces the view."""
+        return f'CREATE OR REPLACE VIEW "{self.name}" AS {self.query}'
 
 
 @functools.cache
@@ -81,6 +81,6 @@ def _parse_view(name: str, text: str) -> View:
     return View(name, " ".join(doc), columns, example, query)
 
 
-def macros(temporary: str = "") -> str:
-    """Return the statements that create or replace the macros, for one connection if ``"TEMP"``."""
-    return _text("macros").replace("CREATE OR REPLACE MACRO", f"CREATE OR REPLACE {temporary} MACRO")
+def macros() -> str:
+    """Return the statements that create or replace the macros."""
+    return _text("macros")

@@ -120,12 +120,8 @@ def open_set(directory: Path | None, *, replace: bool = False) -> Iterator[Label
         ArchiveError: there is one with this label, and it is not to be replaced; or the disk refuses.
     """
     if directory is None:
-        with tempfile.TemporaryDirectory() as scratch:
-            made = LabelledSet(Path(scratch))
-            try:
-                yield made
-            finally:
-                made.finish_tables()
+        with tempfile.TemporaryDirectory() as scratch, open_set(Path(scratch, "set")) as made:
+            yield made
         return
     if directory.exists() and not replace:
         raise ArchiveError(

@@ -18,15 +18,16 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from unstable_stream.archive.batch import ARROW_TYPES, ArchivedRecord, RowBatch
-from unstable_stream.archive.opening import open_store
-from unstable_stream.archive.records import RecordReader
+from unstable_stream.archive.batch import ARROW_TYPES, RowBatch
+from unstable_stream.archive.opening import open_archive, open_store
 from unstable_stream.archive.tables.own import MISSING
 from unstable_stream.archive.writing import LogPartition, Prepared, Written, lacks_records
 from unstable_stream.console import get_logger
+from unstable_stream.log.port import StoredRecord
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 
 _log = get_logger(__name__)
+_NEWEST = 'SELECT max(timestamp_ms) FROM events WHERE log_id = ? AND topic = ? AND "partition" = ?'
 _MISSING = pa.schema([(column.name, ARROW_TYPES[column.sql_type]) for column in MISSING.columns])
 
 
@@ -95,12 +96,12 @@ class ArchiveWriter:
         """
         self._advance(positions, {})
 
-    def write(self, records: Sequence[ArchivedRecord]) -> Written:
+    def write(self, records: Sequence[StoredRecord]) -> Written:
         """Archive a batch: :meth:`store` of :meth:`prepare`."""
         return self.store(self.prepare(records))
 
     def prepare(
-        self, records: Sequence[ArchivedRecord], read_up_to: Mapping[tuple[str, int], int] | None = None
+        self, records: Sequence[StoredRecord], read_up_to: Mapping[tuple[str, int], int] | None = None
     ) -> Prepared:
         """Decode a batch and build its rows, without holding the archive (step 1).
 
@@ -111,7 +112,7 @@ class ArchiveWriter:
         """
         read_up_to = {} if read_up_to is None else read_up_to
         with self._lock:
-            new: list[ArchivedRecord] = []
+            new: list[StoredRecord] = []
             after: dict[LogPartition, int] = {}
             for record in records:
                 place = LogPartition(self.log_id, record.topic, record.partition)
@@ -187,8 +188,7 @@ class ArchiveWriter:
             self.refresh()
 
     def _newest_time_ms(self, place: LogPartition) -> int | None:
-        reader = RecordReader(self.path, self.log_id, timeout_s=self._timeout_s)
-        try:
-            return reader.newest_time_ms(place.topic, place.partition)
-        finally:
-            reader.release()
+        newest: int | None
+        with open_archive(self.path, timeout_s=self._timeout_s, records_only=True) as connection:
+            ((newest,),) = connection.execute(_NEWEST, place).fetchall()
+        return newest

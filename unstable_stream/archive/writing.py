@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from unstable_stream.archive.batch import ArchivedRecord, Rejection, RowBatch
+from unstable_stream.archive.batch import Rejection, RowBatch
 from unstable_stream.errors import ArchiveError
+from unstable_stream.log.port import StoredRecord
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 
 
@@ -41,11 +42,11 @@ class Written(NamedTuple):
 class Prepared(NamedTuple):
     """A batch ready to be stored."""
 
-    records: Sequence[ArchivedRecord]
+    records: Sequence[StoredRecord]
     """All that was given."""
     read_up_to: Mapping[tuple[str, int], int]
     """As given."""
-    new: Sequence[ArchivedRecord]
+    new: Sequence[StoredRecord]
     """Those whose positions had not been archived."""
     batch: RowBatch
     before: Mapping[LogPartition, int]
@@ -105,7 +106,7 @@ class ArchiveStore(Protocol):
         What was built and not stored counts for nothing from now on.
         """
 
-    def build(self, records: Sequence[ArchivedRecord], log_id: str) -> RowBatch:
+    def build(self, records: Sequence[StoredRecord], log_id: str) -> RowBatch:
         """Turn records that are new by position into rows with record numbers of their own.
 
         One thread builds at a time; another may append meanwhile.

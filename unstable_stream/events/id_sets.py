@@ -4,7 +4,7 @@ There are three structures, because three questions differ:
 
 - :class:`KeySet`: "was this key there before?", while keys keep coming, in any order. The step buffer keeps
   16-byte digests of ids: two ids with one digest would lose a step, and at 128 bits there are none. The
-  archive keeps 8-byte hashes of its newest events: an equal hash is a suspicion there, looked up in the file.
+  archive keeps 8-byte hashes of its events: an equal hash is a suspicion there, looked up in the file.
 - :class:`IdTable`: "which record was it?", after all have come: an id leads to the number it was added under.
 - :class:`IndexSet`: "was this number there before?", where numbers arrive roughly in order, as games do: a
   few ranges stand for all of them, and a fold's state stays as small as the number of games in flight.

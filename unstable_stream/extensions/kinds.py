@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from unstable_stream.errors import ConfigError
-
 
 @dataclass(frozen=True)
 class Kind:
@@ -19,14 +17,10 @@ class Kind:
 
     name: str
     """The name in messages and in ``run-started``, e.g. ``buffer_strategy``."""
-    plural: str
-    """The plural: packages announce entry points in the group ``unstable_stream.<plural>``."""
     key: str
     """The configuration key that names an extension of this kind."""
     expects: str
     """The signature, in one line."""
-    example: str
-    """A file of ``examples/extensions/``."""
     names: Mapping[str, str] | str = field(default_factory=dict)
     """``module:Name`` by built-in name, or the ``module:Name`` of such a mapping."""
     presets: tuple[str, ...] = ()
@@ -47,9 +41,14 @@ class Kind:
         return names
 
     @property
-    def group(self) -> str:
-        """The entry point group."""
-        return f"unstable_stream.{self.plural}"
+    def plural(self) -> str:
+        """The plural: packages announce entry points in the group ``unstable_stream.<plural>``."""
+        return f"{self.name.removesuffix('y')}ies" if self.name.endswith("y") else f"{self.name}s"
+
+    @property
+    def example(self) -> str:
+        """A file of ``examples/extensions/``."""
+        return f"{self.name}.py"
 
     def family_of(self, target: str) -> tuple[str, str] | None:
         """Return the maker of a built-in family and the member's name, ``None`` for any other target."""
@@ -57,123 +56,89 @@ class Kind:
         return (self.families[family], member) if colon and family in self.families else None
 
 
-_REWARDS: Final = "unstable_stream.reward_transformations"
 _POOL: Final = "unstable_stream.model_pool.pool"
-_SAMPLE_MODES: Final = (
-    "fixed",
-    "mirror",
-    "lagged",
-    "random",
-    "match-quality",
-    "ts-dist",
-    "exploration",
-    "pfsp-hard",
-    "pfsp-variance",
-)
+_SAMPLE_MODES: Final = "fixed mirror lagged random match-quality ts-dist exploration pfsp-hard pfsp-variance"
+
+
+def _in(module: str, *names: str) -> dict[str, str]:
+    """Return the places of reward transformations in one module."""
+    return {name: f"unstable_stream.reward_transformations.{module}:{name}" for name in names}
+
 
 KINDS: Final[Mapping[str, Kind]] = {
     kind.name: kind
     for kind in (
         Kind(
             "algorithm",
-            "algorithms",
             "algorithm",
             "a subclass of BaseAlgo with update(self, batch, *, scale: float, update: int) -> dict of sums",
-            "algorithm.py",
             "unstable_stream.algorithms.settings:IMPLEMENTATIONS",
             presets=("spiral", "rloo", "grpo", "dr-grpo"),
         ),
         Kind(
             "final_transformation",
-            "final_transformations",
             "rewards.final",
             "__call__(x: dict[int, float], env_id: str | None) -> dict[int, float]",
-            "final_transformation.py",
-            {
-                name: f"{_REWARDS}.final:{name}"
-                for name in ("WinDrawLossFormatter", "RoleAdvantageFormatter", "RoleAdvantageByEnvFormatter")
-            },
+            _in("final", "WinDrawLossFormatter", "RoleAdvantageFormatter", "RoleAdvantageByEnvFormatter"),
         ),
         Kind(
             "step_transformation",
-            "step_transformations",
             "rewards.step",
             "__call__(trajectory: TrajectoryView, step_index: int, base_reward: float) -> float",
-            "step_transformation.py",
-            {
-                name: f"{_REWARDS}.step:{name}"
-                for name in ("RewardForFormat", "PenaltyForInvalidMove", "Discount")
-            },
+            _in("step", "RewardForFormat", "PenaltyForInvalidMove", "Discount"),
         ),
         Kind(
             "sampling_transformation",
-            "sampling_transformations",
             "rewards.sampling",
             "__call__(steps: list[Sample], env_id: str | None) -> list[Sample]",
-            "sampling_transformation.py",
-            {
-                **{
-                    name: f"{_REWARDS}.sampling:{name}"
-                    for name in ("NormalizeRewards", "NormalizeRewardsByEnv")
-                },
-                **{
-                    name: f"{_REWARDS}.sampling:{name}"
-                    for name in ("GroupRelativeAdvantage", "LeaveOneOutAdvantage")
-                },
-            },
+            _in(
+                "sampling",
+                "NormalizeRewards",
+                "NormalizeRewardsByEnv",
+                "GroupRelativeAdvantage",
+                "LeaveOneOutAdvantage",
+            ),
         ),
         Kind(
             "opponent_sampling",
-            "opponent_samplings",
             "model_pool.sample_mode",
             "weight(pool: ModelPool, me: str, opponent: str, env_id: str | None) -> float, 0 or more",
-            "opponent_sampling.py",
-            dict.fromkeys(_SAMPLE_MODES, f"{_POOL}:ModelPool"),
+            dict.fromkeys(_SAMPLE_MODES.split(), f"{_POOL}:ModelPool"),
         ),
         Kind(
             "buffer_strategy",
-            "buffer_strategies",
             "buffer.strategy",
             "rank(step: Step, update: int, seed: int) -> float, lowest first",
-            "buffer_strategy.py",
             dict.fromkeys(("random", "fifo"), "unstable_stream.algorithms.buffer:StepBuffer")
             | {"prioritised": "unstable_stream.algorithms.buffer:Prioritised"},
         ),
         Kind(
             "template",
-            "templates",
             "train_envs.template",
             "a PromptTemplate, a class with format(observation: str) -> str and "
             "extract(completion: str) -> (action: str, feedback: dict[str, bool]), or such a format function",
-            "template.py",
             names_elsewhere="unstable_stream.games.templates",
         ),
         Kind(
             "opponent",
-            "opponents",
             "evaluation.opponents",
             "player(observation: str) -> str, player(turn: TurnContext) -> str, or a class with "
             "move(self, turn: TurnContext) -> str",
-            "opponent.py",
             names_elsewhere="unstable_stream.games.opponents.scripted",
         ),
         Kind(
             "environment",
-            "environments",
             "train_envs.env_id",
             "a class with TextArena's reset(num_players, seed), get_observation() -> (seat, text), "
             "step(action) -> (done, info) and close() -> (rewards, game_info)",
-            "environment.py",
             names_elsewhere="TextArena",
             families={"openspiel": "unstable_stream.games.openspiel.games:OpenSpielGame"},
         ),
         Kind(
             "engine",
-            "engines",
             "engine",
             "engine(model_path: str, **arguments) -> Engine with async generate(request), stats() and "
             "async close()",
-            "engine.py",
             {
                 "transformers": "unstable_stream.inference.transformers.engine:TransformersEngine",
                 "vllm": "unstable_stream.inference.vllm.engine:VllmEngine",
@@ -181,10 +146,8 @@ KINDS: Final[Mapping[str, Kind]] = {
         ),
         Kind(
             "rating_system",
-            "rating_systems",
             "model_pool.rating_system",
             "a class like unstable_stream.model_pool.systems.RatingSystem",
-            "rating_system.py",
             {
                 "trueskill": "unstable_stream.model_pool.skill:TrueSkill",
                 "elo": "unstable_stream.model_pool.systems:Elo",
@@ -194,10 +157,8 @@ KINDS: Final[Mapping[str, Kind]] = {
         Kind(
             "tracker",
             "trackers",
-            "trackers",
             "a class with log(self, values: dict[str, float], *, run_id: str, source: str, step: int | None, "
             "time_ms: int) -> None",
-            "tracker.py",
             {
                 "jsonl": "unstable_stream.services.streams.trackers:JsonLinesTracker",
                 "tensorboard": "unstable_stream.services.tracking.tensorboard:TensorBoardTracker",
@@ -207,18 +168,8 @@ KINDS: Final[Mapping[str, Kind]] = {
         Kind(
             "consumer",
             "consumers",
-            "consumers",
             "a function (event, context) or a class with handle(event, context), decorated with @consumer",
-            "consumer.py",
         ),
     )
 }
 """The kinds by name."""
-
-
-def kind_named(name: str) -> Kind:
-    """Return the kind; raises a :class:`ConfigError` that lists all kinds if there is none of this name."""
-    kind = KINDS.get(name)
-    if kind is None:
-        raise ConfigError(f"unknown kind of extension {name!r}; expected one of {', '.join(KINDS)}")
-    return kind

@@ -23,7 +23,7 @@ from unstable_stream.extensions.reference import OBJECT_PREFIX, Reference
 
 def entry_points_of(kind: Kind) -> dict[str, EntryPoint]:
     """Return the entry points that installed packages announce for a kind, by name; nothing is imported."""
-    return _announced(kind.group, tuple(sys.path))
+    return _announced(f"unstable_stream.{kind.plural}", tuple(sys.path))
 
 
 @lru_cache(maxsize=64)

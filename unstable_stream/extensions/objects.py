@@ -12,10 +12,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
+
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions.arguments import is_plain, remembered_arguments
 from unstable_stream.extensions.imports import FILE_MODULE_PREFIX
-from unstable_stream.extensions.kinds import kind_named
+from unstable_stream.extensions.kinds import KINDS
 from unstable_stream.extensions.reference import OBJECT_PREFIX, Reference, Spec
 
 _objects: dict[str, object] = {}
@@ -35,10 +37,11 @@ def reference_to(kind: str, obj: object) -> str | dict[str, Any]:
     Raises:
         ConfigError: the kind is unknown.
     """
-    known = kind_named(kind)
+    if kind not in KINDS:
+        raise ConfigError(f"unknown kind of extension {kind!r}; expected one of {', '.join(KINDS)}")
     if isinstance(obj, (str, Mapping)):
         return obj if isinstance(obj, str) else dict(obj)
-    names = {target: name for name, target in known.built_in.items()}
+    names = {target: name for name, target in KINDS[kind].built_in.items()}
     home = _home(obj)
     if home is not None:
         return names.get(home, home)
@@ -46,7 +49,7 @@ def reference_to(kind: str, obj: object) -> str | dict[str, Any]:
         home = _home(type(obj))
         arguments = remembered_arguments(obj)
         if home is not None and arguments is not None and all(map(is_plain, arguments.values())):
-            return Reference(names.get(home, home), _as_json(arguments)).spec
+            return Reference(names.get(home, home), msgspec.to_builtins(arguments)).spec
         bound = _bound_name(obj)
         if bound is not None:
             return bound
@@ -145,11 +148,3 @@ def _register(obj: object) -> str:
         number += 1
     _objects[name] = obj
     return name
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_as_json(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _as_json(item) for key, item in value.items()}
-    return value

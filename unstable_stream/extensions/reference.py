@@ -96,15 +96,13 @@ class Reference:
         return ":" in self.target or self.file is not None
 
 
-def absolute(spec: Spec, where: str = "extension", directory: Path | None = None) -> str | dict[str, Any]:
-    """Return the reference with an absolute file path; ``directory``, by default the present one, is its
-    base.
-    """
+def absolute(spec: Spec, where: str = "extension") -> str | dict[str, Any]:
+    """Return the reference with an absolute file path."""
     reference = Reference.parse(spec, where)
     file = reference.file
     if file is not None:
         path, name = file
-        path = ((directory or Path.cwd()) / path.expanduser()).resolve()
+        path = path.expanduser().resolve()
         reference = Reference(f"{path}:{name}" if name else str(path), reference.arguments)
     return reference.spec
 

@@ -16,74 +16,33 @@ from typing import Any, Final
 import pydantic
 from pydantic import BaseModel
 
-from unstable_stream.algorithms.settings import (
-    BUILT_IN,
-    A2CConfig,
-    PolicyGradientConfig,
-    PPOConfig,
-    ReinforceConfig,
-)
+from unstable_stream.algorithms.settings import BUILT_IN
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import MOST_LEVELS, unfit
 from unstable_stream.extensions.sections import ConfigSection, ExtensionConfig
 from unstable_stream.log.stores.address import is_address
 from unstable_stream.runs.engine_sections import (
     ENGINES,
-    EngineConfig,
     EngineExtensionConfig,
     TransformersEngineConfig,
     VllmEngineConfig,
 )
-from unstable_stream.runs.overlay import retyped
-from unstable_stream.runs.presets import named_table, without_advantage
+from unstable_stream.runs.overlay import named_table, retyped, without_advantage
 from unstable_stream.runs.run_config import RunConfig
-from unstable_stream.runs.sections import (
-    AlgorithmConfig,
-    BufferConfig,
-    CollectorConfig,
-    EnvConfig,
-    EvaluationConfig,
-    ExploitabilityConfig,
-    LearnerConfig,
-    LoraConfig,
-    ModelPoolConfig,
-    OpponentConfig,
-    ProcessorsConfig,
-    RewardConfig,
-    SamplingConfig,
-    TrainedModelConfig,
-)
+from unstable_stream.runs.sections import EnvConfig, OpponentConfig, RewardConfig
 
 __all__ = [
-    "A2CConfig",
-    "AlgorithmConfig",
-    "BufferConfig",
-    "CollectorConfig",
-    "EngineConfig",
     "EngineExtensionConfig",
     "EnvConfig",
-    "EvaluationConfig",
-    "ExploitabilityConfig",
-    "ExtensionConfig",
-    "LearnerConfig",
-    "LoraConfig",
-    "ModelPoolConfig",
     "OpponentConfig",
-    "PPOConfig",
-    "PolicyGradientConfig",
-    "ProcessorsConfig",
-    "ReinforceConfig",
     "RewardConfig",
     "RunConfig",
-    "SamplingConfig",
-    "TrainedModelConfig",
     "TransformersEngineConfig",
     "VllmEngineConfig",
     "parse_config",
     "parse_toml",
     "read_toml",
 ]
-
 
 _TOO_DEEP: Final = f"values nest deeper than {MOST_LEVELS} levels"
 
@@ -125,7 +84,6 @@ def parse_config(
     overrides: Sequence[str] = (),
     *,
     origin: str = "configuration",
-    recorded: bool = False,
 ) -> RunConfig:
     """Apply ``key.path=value`` overrides to nested mappings, and validate.
 
@@ -133,7 +91,6 @@ def parse_config(
         values: the configuration, section by section.
         overrides: what is in place of it.
         origin: names it in messages.
-        recorded: it is what a run has recorded, whose relative paths begin where the run was started.
 
     Raises:
         ConfigError: one line per problem: the key, what was found and what to change.
@@ -141,7 +98,7 @@ def parse_config(
     _check(values, origin)
     tree = {
         key: named_table(value) if key in ("algorithm", "engine") else value
-        for key, value in _deep_copy(values).items()
+        for key, value in _copied(values).items()
     }
     parted = [_parted(override) for override in overrides]
     for name, value in parted:
@@ -153,29 +110,23 @@ def parse_config(
     for name, value in parted:
         _apply_override(tree, name, value)
     try:
-        return _located(RunConfig.model_validate(tree), recorded=recorded)
+        return _located(RunConfig.model_validate(tree))
     except pydantic.ValidationError as error:
         raise ConfigError("\n".join(f"{origin}: {_explain(item)}" for item in error.errors())) from error
 
 
-def _located(config: RunConfig, *, recorded: bool) -> RunConfig:
+def _located(config: RunConfig) -> RunConfig:
     """Return the configuration with absolute paths of models and adapters: it is read by processes, and by
     later commands, that stand elsewhere.
-
-    A relative one begins at the working directory, or in what an earlier version has ``recorded``, at the one
-    in which the run was started.
     """
-    bases = (config.directory, Path.cwd()) if recorded and config.directory else (Path.cwd(),)
 
     def located(name: str | None, *, model: bool) -> Any:
         is_id = name == "tiny-player" or name in config.model_revisions
         if not name or is_address(name) or (model and is_id):
             return name
-        path = Path(os.path.expanduser(name))  # pathlib raises where there is no such user,
-        there = (Path(base) / path for base in bases)
-        found = next((each for each in there if os.path.isdir(each)), None)  # or a path is too long
+        path = os.path.expanduser(name)  # pathlib raises where there is no such user, or a path is too long
         # A model that is no directory is an id, or the error will say what was typed.
-        return str(found.absolute() if found else name if model else path.absolute())
+        return name if model and not os.path.isdir(path) else str(Path(path).absolute())
 
     def of_opponents(opponents: Sequence[OpponentConfig]) -> tuple[OpponentConfig, ...]:
         return tuple(
@@ -200,13 +151,9 @@ def _located(config: RunConfig, *, recorded: bool) -> RunConfig:
     )
 
 
-def _deep_copy(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _copied(value) for key, value in values.items()}
-
-
 def _copied(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return _deep_copy(value)
+        return {key: _copied(each) for key, each in value.items()}
     return [_copied(each) for each in value] if isinstance(value, list | tuple) else value
 
 

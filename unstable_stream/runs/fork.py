@@ -21,6 +21,7 @@ from unstable_stream.log.stores.checkpoint_files import OPTIMIZER_FILE
 from unstable_stream.runs.base_model import keeps_base_model
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import find_run
+from unstable_stream.runs.resume import value_at
 from unstable_stream.runs.starts import run_events
 
 _log = get_logger(__name__)
@@ -79,17 +80,14 @@ class Fork:
             RunError: the parent has just deleted one.
         """
         for chosen in self.chosen:
-            self._hold(chosen, run_id)
-
-    def _hold(self, chosen: Checkpoint, run_id: str) -> None:
-        if chosen.path is None:
-            return
-        try:
-            hold_optimizer_state(chosen.path, run_id)
-        except FileNotFoundError as error:
-            raise _without_state(chosen, self.parent_run_id) from error
-        except (OSError, StoreError) as error:
-            _log.warning("the parent may delete the optimizer state", path=chosen.path, reason=str(error))
+            if chosen.path is None:
+                continue
+            try:
+                hold_optimizer_state(chosen.path, run_id)
+            except FileNotFoundError as error:
+                raise _without_state(chosen, self.parent_run_id) from error
+            except (OSError, StoreError) as error:
+                _log.warning("the parent may delete the optimizer state", path=chosen.path, reason=str(error))
 
 
 def _without_state(checkpoint: Checkpoint, run_id: str) -> RunError:
@@ -194,7 +192,8 @@ def check_fork(fork: Fork, config: RunConfig, changed: RunConfig, *, to_train: b
         ConfigError: it changes a key that the checkpoint depends on, or no update is left to make.
     """
     bound = [] if keeps_base_model(config, changed) else ["model"]
-    bound += [key for key in _KEPT_KEYS if _at(changed, key) != _at(config, key)]
+    before, after = config.model_dump(mode="json"), changed.model_dump(mode="json")
+    bound += [key for key in _KEPT_KEYS if value_at(before, key) != value_at(after, key)]
     if changed.seats_by_model != config.seats_by_model:
         bound.append("trained_models (names, seats and env_ids)")
     bound += [
@@ -213,13 +212,6 @@ def check_fork(fork: Fork, config: RunConfig, changed: RunConfig, *, to_train: b
             f"nothing is left to train: the fork begins after update {fork.update} and learner.iterations = "
             f"{changed.learner.iterations}; add --set learner.iterations={enough}"
         )
-
-
-def _at(config: RunConfig, key: str) -> object:
-    value: object = config
-    for name in key.split("."):
-        value = getattr(value, name)
-    return value
 
 
 def _began_with(config: RunConfig, model: str) -> str | None:

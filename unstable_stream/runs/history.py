@@ -30,17 +30,6 @@ from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.life import LOST_AFTER_MS, silence_of, state_of
 from unstable_stream.runs.overlay import as_recorded
 
-__all__ = [
-    "RunHistory",
-    "RunStatus",
-    "find_run",
-    "hear_of_runs",
-    "list_runs",
-    "pick_run",
-    "read_history",
-    "run_started",
-]
-
 
 @dataclass(slots=True, repr=False, eq=False)
 class RunStatus:
@@ -138,13 +127,6 @@ class RunStatus:
         return max(made, *(end.updates for end in self._ends.values()), 0)
 
     @property
-    def newest_checkpoint(self) -> int | None:
-        """Iteration of the newest checkpoint that every trained model has, of those that have been read; for
-        a fork, its own and those taken over. ``None``: none has been read.
-        """
-        return min(self._newest.values(), default=None)
-
-    @property
     def settings(self) -> Mapping[str, Any]:
         """The recorded settings that :meth:`config` parses; empty if they have not been read."""
         latest = self.resumed or self.began
@@ -176,7 +158,7 @@ class RunStatus:
         return self.first_config() if self.resumed is None else self._parsed(self.resumed.config)
 
     def _parsed(self, settings: Mapping[str, Any]) -> RunConfig:
-        return parse_config(as_recorded(settings), recorded=True, origin=f"run {self.run_id}")
+        return parse_config(as_recorded(settings), origin=f"run {self.run_id}")
 
 
 class RunHistory:

@@ -341,17 +341,17 @@ def _refusal(config: RunConfig, machines: Sequence[Machine]) -> str:
             f"learner.num_learners={learners} need a GPU each on one machine, and {there}{at_most}: set it "
             "lower, or learner.num_gpus=0 (they then train on the CPU)"
         )
-    asked = [f"collector.num_actors={count}"]
-    asked += [f"learner.num_learners={learners}"] if learners > 1 else []
-    asked += [f"engine.tensor_parallel_size={parts}"] if parts > 1 else []
-    asked += [f"engine.num_gpus={engine.num_gpus:g}"] if engine.num_gpus is not None else []
-    asked += [f"learner.num_gpus={learner:g}"] if learner is not None else ["a learner"]
+    numbers = {
+        "collector.num_actors": count,
+        "learner.num_learners": learners,
+        "engine.tensor_parallel_size": parts,
+        "engine.num_gpus": engine.num_gpus,
+        "learner.num_gpus": learner,
+    }
+    asked = [f"{key}={number:g}" for key, number in numbers.items() if number not in (None, 1)]
     asked += [f"opponent {each.name}" for each in config.opponent_models.values() if each.num_gpus]
-    fix = "set collector.num_actors lower"
-    if learners > 1 and count == 1:
-        fix = "set learner.num_learners lower, or learner.num_gpus=0 (they then train on the CPU)"
-    if parts > 1 and count == 1:
-        fix = "set engine.tensor_parallel_size lower, or learner.num_gpus=0 (it then trains on the CPU)"
-    elif engine.num_gpus is not None or learner is not None:
-        fix = "leave num_gpus out, and the GPUs are divided"
-    return f"{there}, too few for {', '.join(asked)}: {fix}"
+    return (
+        f"{there}, too few for a learner and an engine with {', '.join(asked) or 'a GPU each'}: set these "
+        "numbers lower, leave num_gpus out, and the GPUs are divided, or set learner.num_gpus=0, and it "
+        "trains on the CPU"
+    )

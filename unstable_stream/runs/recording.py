@@ -1,4 +1,4 @@
-"""Record that a run starts or ends; :mod:`unstable_stream.runs.resume` records that it goes on."""
+"""Record that a run starts, ends or shall have other engines; :mod:`.resume` records that it goes on."""
 
 import asyncio
 import hashlib
@@ -8,9 +8,11 @@ import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from unstable_stream.errors import RunError
 from unstable_stream.events import (
     AdapterProbe,
     Checkpoint,
+    EnginesWanted,
     LearnerUpdate,
     RunFinished,
     RunStarted,
@@ -24,7 +26,7 @@ from unstable_stream.log.stores import LONGEST_NAME, checked_address, opened_che
 from unstable_stream.log.stores.adapter_format import WEIGHTS_FILE
 from unstable_stream.runs.code import code_in_use
 from unstable_stream.runs.config import RunConfig
-from unstable_stream.runs.history import read_history
+from unstable_stream.runs.history import list_runs, read_history
 from unstable_stream.runs.starts import present_ends
 from unstable_stream.version import __version__
 
@@ -142,6 +144,25 @@ async def finish_run(
         updates=run.updates,
     )
     await log.append([record_from_event(finished)])
+
+
+async def want_engines(log: EventLog, run_id: str, engines: int | None) -> None:
+    """Record that a run shall have so many engines from now on; ``None``: as configured.
+
+    Raises:
+        RunError: the run is over.
+    """
+    run = next(run for run in await list_runs(log) if run.run_id == run_id)
+    if run.state != "running":
+        raise RunError(f"run {run_id} is {run.state}: it has no engines; resume it first")
+    now_ms = _now_ms()
+    wanted = EnginesWanted(
+        event_id=event_id(run_id, "engines-wanted", now_ms),
+        run_id=run_id,
+        occurred_at_ms=now_ms,
+        engines=engines,
+    )
+    await log.append([record_from_event(wanted)])
 
 
 def _now_ms() -> int:

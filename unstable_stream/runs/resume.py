@@ -10,13 +10,11 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Self
 
-from unstable_stream.errors import ConfigError, RunError, StoreError
+from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import LearnerUpdate, RunResumed, RunStarted, event_id
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import record_from_event
-from unstable_stream.log.stores.adapter_format import WEIGHTS_FILE
-from unstable_stream.log.stores.checkpoint_files import sha256_of
 from unstable_stream.runs.base_model import keeps_base_model
 from unstable_stream.runs.code import code_in_use
 from unstable_stream.runs.config import RunConfig
@@ -46,7 +44,8 @@ _KEPT: Final = (
 def check_resumable(begun: RunConfig, config: RunConfig) -> None:
     """Refuse to resume a run if settings have changed that its derived events depend on.
 
-    The base model, and the adapter that a model began with, may be at another place, with the same weights.
+    The base model, and the adapter that a model began with, may be at another place, with the same weights:
+    the learner compares those of the adapter with the digest that the run recorded.
 
     Raises:
         ConfigError: a setting has changed; the message names each such key, with both values.
@@ -54,13 +53,9 @@ def check_resumable(begun: RunConfig, config: RunConfig) -> None:
     before, after = begun.model_dump(mode="json"), config.model_dump(mode="json")
     changed = [] if keeps_base_model(begun, config) else [*_changes("model", begun.model, config.model)]
     changed += [
-        change for name in _KEPT for change in _changes(name, _value(before, name), _value(after, name))
+        change for name in _KEPT for change in _changes(name, value_at(before, name), value_at(after, name))
     ]
     changed += _changes("trained_models", begun.seats_by_model, config.seats_by_model)
-    for model in begun.model_names:
-        if model in config.model_names:
-            key = "learner" if model is None else f"trained_models.{model}"
-            changed += _changed_start(f"{key}.initial_lora_path", begun, config, model)
     if changed:
         raise ConfigError(
             "a run keeps what its steps, ratings and batches follow from; this would change "
@@ -181,27 +176,8 @@ async def resume_run(log: EventLog, run_id: str, config: RunConfig) -> RunResume
     return event
 
 
-def _changed_start(name: str, begun: RunConfig, config: RunConfig, model: str | None) -> Iterator[str]:
-    before = begun.for_model(model).learner.initial_lora_path
-    after = config.for_model(model).learner.initial_lora_path
-    if before == after:
-        return
-    weights = _weights(name, before)
-    if before is not None and weights is None:
-        return  # it is there no more: the learner compares with the digest that the run recorded
-    if weights is None or weights != _weights(name, after):
-        yield f"{name} from {_shown(before)} to {_shown(after)}"
-
-
-def _weights(name: str, location: str | None) -> str | None:
-    """Return the digest of an adapter; ``None``: there is none."""
-    try:
-        return None if location is None else sha256_of(location, WEIGHTS_FILE)
-    except StoreError as error:
-        raise ConfigError(f"{name}: {error}") from error
-
-
-def _value(tree: Any, name: str) -> Any:
+def value_at(tree: Any, name: str) -> Any:
+    """Return the value of a key such as ``learner.batch_size`` in a configuration as it is recorded."""
     for part in name.split("."):
         tree = tree.get(part)  # an extension in place of a built-in has no such key
         if tree is None:

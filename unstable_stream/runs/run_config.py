@@ -19,7 +19,7 @@ from unstable_stream.runs.engine_sections import (
     TransformersEngineConfig,
     VllmEngineConfig,
 )
-from unstable_stream.runs.presets import resolved
+from unstable_stream.runs.overlay import resolved
 from unstable_stream.runs.sections import (
     AlgorithmConfig,
     BufferConfig,
@@ -297,16 +297,12 @@ class RunConfig(ConfigSection):
     def _resolve_preset(cls, value: Any) -> Any:
         return resolved(value) if isinstance(value, Mapping) else value
 
-    @pydantic.field_validator("engine", mode="before")
+    @pydantic.field_validator("engine", "algorithm", mode="before")
     @classmethod
-    def _default_engine(cls, value: Any) -> Any:
+    def _default_type(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
         # This lets `--set engine.max_loras=4` alone change the default engine.
-        return as_table({"type": "transformers", **value} if isinstance(value, dict) else value)
-
-    @pydantic.field_validator("algorithm", mode="before")
-    @classmethod
-    def _default_algorithm(cls, value: Any) -> Any:
-        return as_table({"type": "reinforce", **value} if isinstance(value, dict) else value)
+        default = "transformers" if info.field_name == "engine" else "reinforce"
+        return as_table({"type": default, **value} if isinstance(value, dict) else value)
 
     @pydantic.model_validator(mode="after")
     def _check_combinations(self) -> Self:

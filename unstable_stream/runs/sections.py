@@ -134,32 +134,26 @@ class OpponentConfig(ConfigSection):
     def _check_adapter(self) -> Self:
         if self.kind == "adapter" and is_checkpoint_uid(self.name):
             raise ValueError(f"name={self.name!r} is that of a checkpoint of the run itself: choose another")
-        if self.kind not in ("adapter", "model") and (self.path or self.sha256):
-            raise ValueError(
-                f'path and sha256 belong to opponents of kind "adapter" or "model", found "{self.kind}"'
-            )
+        of_kinds: dict[str, tuple[object, tuple[str, ...]]] = {
+            "path": (self.path, ("adapter", "model")),
+            "sha256": (self.sha256, ("adapter",)),
+            "extra_body": (self.extra_body, ("openai",)),
+            "max_tokens_name": (self.max_tokens_name != "max_tokens", ("openai",)),
+            'temperature = "default"': (self.temperature == "default", ("openai",)),
+            "chat_template_kwargs": (self.chat_template_kwargs, ("openai", "model")),
+            "num_gpus": (self.num_gpus, ("model",)),
+        }
+        for key, (given, kinds) in of_kinds.items():
+            if given and self.kind not in kinds:
+                named = " or ".join(f'"{kind}"' for kind in kinds)
+                raise ValueError(f'{key} belongs to opponents of kind {named}, found "{self.kind}"')
         if self.kind == "model" and (self.path is None or is_checkpoint_uid(self.name)):
             raise ValueError(
                 'an opponent of kind "model" needs a path, the directory of the model, and a name that is '
                 f"none of the run's checkpoints: found path={self.path!r}, name={self.name!r}"
             )
-        if self.kind == "model" and self.sha256:
-            raise ValueError('sha256 belongs to opponents of kind "adapter", found "model"')
-        if self.kind != "openai" and (
-            self.extra_body or self.max_tokens_name != "max_tokens" or self.temperature == "default"
-        ):
-            raise ValueError(
-                'extra_body, max_tokens_name and temperature = "default" belong to opponents of kind '
-                f'"openai", found "{self.kind}"'
-            )
         if own := _OWN_KEYS.intersection(self.extra_body):
             raise ValueError(f"extra_body.{min(own)}: other keys of the opponent decide on it; leave it out")
-        if self.kind not in ("openai", "model") and self.chat_template_kwargs:
-            raise ValueError(
-                f'chat_template_kwargs belongs to opponents of kind "openai" or "model", found "{self.kind}"'
-            )
-        if self.kind != "model" and self.num_gpus:
-            raise ValueError(f'num_gpus belongs to opponents of kind "model", found "{self.kind}"')
         return self
 
     @property
@@ -199,7 +193,7 @@ class LoraConfig(ConfigSection):
     """
 
 
-# Further names of algorithms are presets: :mod:`unstable_stream.runs.presets` replaces them by a built-in one
+# Further names of algorithms are presets: :mod:`unstable_stream.runs.overlay` replaces them by a built-in one
 # with settings.
 if TYPE_CHECKING:
     AlgorithmConfig: TypeAlias = BuiltInAlgorithmConfig | ExtensionConfig

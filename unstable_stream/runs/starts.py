@@ -2,13 +2,11 @@
 
 A new run then reads nothing of the runs before it, however long their history is, and needs none of it to be
 kept. The offsets are recorded with the run, together with the identity of the log that they belong to. A run
-that was recorded before they were is read from the beginning. Whether some of it was deleted is then told by
-the time of the first records that are left.
+that was recorded before they were is read from the beginning of the log, of which nothing may be deleted.
 """
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from typing import Final
 
 from unstable_stream.errors import ServiceError
 from unstable_stream.events import Event, RunStarted
@@ -16,8 +14,6 @@ from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPar
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.history import read_history
-
-_CLOCKS_DIFFER_MS: Final = 3_600_000
 
 
 async def present_ends(log: EventLog) -> dict[str, tuple[int, ...]]:
@@ -38,26 +34,6 @@ def recorded_starts(began: RunStarted | None, log_id: str, topics: Iterable[str]
         for topic in topics
         for number, offset in enumerate(began.start_offsets.get(topic, ()))
     }
-
-
-async def known_starts(log: EventLog, began: RunStarted | None, topics: Iterable[str]) -> Positions:
-    """Return offsets below which no event of a run ever was, for the partitions where that is known.
-
-    They were recorded with the run. Where they were not, and the first record that is left is older than the
-    run, all that was deleted is older too.
-    """
-    names = list(topics)
-    starts = dict(recorded_starts(began, await log.log_id(), names))
-    if began is None:
-        return starts
-    there = await log.topics()
-    for topic in names:
-        begins = await log.beginning_offsets(topic) if topic in there else {}
-        unknown = {at: begin for at, begin in begins.items() if begin and at not in starts}
-        if unknown:
-            first = await log.offsets_for_time(topic, began.occurred_at_ms - _CLOCKS_DIFFER_MS)
-            starts |= {at: begin for at, begin in unknown.items() if begin < first[at]}
-    return starts
 
 
 async def within(log: EventLog, starts: Positions) -> Positions:
@@ -102,7 +78,8 @@ async def check_whole(
     """
     names = list(topics)
     run = (await read_history(log)).runs.get(run_id)
-    starts = {**await known_starts(log, None if run is None else run.began, names), **(known or {})}
+    began = recorded_starts(None if run is None else run.began, await log.log_id(), names)
+    starts = {**began, **(known or {})}
     gone = await deleted_records(log, starts, names)
     if gone:
         raise ServiceError(

@@ -1,9 +1,7 @@
 """Walks from steps, games, updates and checkpoints of the made-up history, in both directions."""
 
-import shutil
 from pathlib import Path
 
-import duckdb
 import pytest
 from msgspec.structs import replace
 
@@ -244,17 +242,3 @@ def test_every_step_of_the_archive_is_reached_from_its_update(archive: Path) -> 
         reached |= {key.id for key in found.nodes if key.kind == "step"}
     known = query(archive, "SELECT step_id FROM steps WHERE run_id = 'run-a'").rows
     assert reached == {step for (step,) in known}
-
-
-def test_rows_without_numbers_of_records_give_the_same(archive: Path, tmp_path: Path) -> None:
-    """Rows of an archive of an old package have none."""
-    old = tmp_path / "archive.duckdb"
-    shutil.copy(archive, old)
-    tables = ("game_starts", "planned_seats", "game_outcomes", "seats", "trajectories", "turns", "steps")
-    with duckdb.connect(str(old)) as connection:
-        for table in tables:
-            connection.execute(f"UPDATE {table} SET record_number = NULL")
-        connection.execute("UPDATE schema_version SET traced_from = next_record")
-    for wanted in ("run-a:update:3", _step(4), game_id("run-a", "train", 4)):
-        key = find_node(archive, wanted)
-        assert trace(old, key, depth=5) == trace(archive, key, depth=5)

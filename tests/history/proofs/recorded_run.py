@@ -15,6 +15,7 @@ from tests.games.builders import ticking_clock
 from tests.log.harness import topics_of_one_partition
 from tests.services.workers.test_game_schedule import config
 from unstable_stream.algorithms.buffer import StepBuffer
+from unstable_stream.algorithms.settings import ReinforceConfig
 from unstable_stream.algorithms.update_decisions import admission, decide_update
 from unstable_stream.events import (
     Checkpoint,
@@ -35,7 +36,7 @@ from unstable_stream.log.port import Consumer, EventLog, Record, StoredRecord, p
 from unstable_stream.log.reading import events_to_end, read_to_end, readable_event
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.reward_transformations import build_sampling
-from unstable_stream.runs.config import ReinforceConfig, RunConfig
+from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.overlay import overlaid
 from unstable_stream.runs.recording import start_run
 from unstable_stream.runs.sections import EnvConfig

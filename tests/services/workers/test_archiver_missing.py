@@ -19,13 +19,14 @@ from tests.services.workers.archiving import Archiver, archive_all, until
 from tests.simulation.log import SimulatedLog, Store
 from unstable_stream.api.place import Place
 from unstable_stream.api.serving import archive
-from unstable_stream.archive import Missing, Written, missing_in_archive, query
+from unstable_stream.archive import Written, query
 from unstable_stream.archive.export import export_run
 from unstable_stream.events import GameOutcome, Trajectory
 from unstable_stream.history.views.report.reading import read_run
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import Record, TopicPartition
 from unstable_stream.log.records import record_from_event
+from unstable_stream.log.stores.archive_address import ArchiveAddress
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.recording import finish_run, start_run
@@ -52,6 +53,13 @@ def _outcomes(run_id: str, at_ms: int = 0) -> list[Record]:
     return [record_from_event(event) for event in (late * 2)[:EACH]]
 
 
+def _missing(path: ArchiveAddress, run_id: str | None = None) -> list[tuple[object, ...]]:
+    """Return what the archive lacks, or what of it may be of a run."""
+    of = "missing_records" if run_id is None else f"missing_of_runs WHERE run_id = '{run_id}'"
+    sql = f'SELECT topic, "partition", first_offset, next_offset FROM {of} ORDER BY ALL'
+    return list(query(path, sql).rows)
+
+
 async def test_the_range_is_noted_with_the_runs_that_it_may_be_of(
     log: LocalLog, archive_at: Archives
 ) -> None:
@@ -64,14 +72,14 @@ async def test_the_range_is_noted_with_the_runs_that_it_may_be_of(
             await finish_run(log, "run-0", "completed", "")
         if number == 1:
             await archive_all(log, path)
-    assert missing_in_archive(path) == []
+    assert _missing(path) == []
     await log.delete_before({AT: 2 * EACH + 10})
     for _ in range(2):
         await archive_all(log, path)
-        missing = Missing("game-outcomes", 0, 2 * EACH, 2 * EACH + 10)
-        assert missing_in_archive(path) == [missing]
+        missing = ("game-outcomes", 0, 2 * EACH, 2 * EACH + 10)
+        assert _missing(path) == [missing]
         # run-0 had ended before, run-3 began behind it.
-        of_runs = [missing_in_archive(path, f"run-{number}") for number in range(4)]
+        of_runs = [_missing(path, f"run-{number}") for number in range(4)]
         assert of_runs == [[], [missing], [missing], []]
         assert query(path, "SELECT count(*) FROM events WHERE topic = 'game-outcomes'").rows == [
             (4 * EACH - 10,)
@@ -87,9 +95,9 @@ async def test_the_range_is_noted_with_the_runs_that_it_may_be_of(
     with capture_logs() as told:
         await archive_all(log, other)
     assert [line["offsets"] for line in told if line.get("partition") == str(AT)] == ["0 to 89"]
-    assert missing_in_archive(other) == [Missing("game-outcomes", 0, 0, 2 * EACH + 10)]
-    assert missing_in_archive(other, "run-2") == [missing]
-    assert missing_in_archive(other, "run-3") == []
+    assert _missing(other) == [("game-outcomes", 0, 0, 2 * EACH + 10)]
+    assert _missing(other, "run-2") == [missing]
+    assert _missing(other, "run-3") == []
 
 
 async def test_what_is_deleted_while_the_archiver_runs_is_noted(archive_at: Archives, tmp_path: Path) -> None:
@@ -101,7 +109,7 @@ async def test_what_is_deleted_while_the_archiver_runs_is_noted(archive_at: Arch
         # Both are handed over in one turn of the loop: the archiver reads before both or after both.
         await asyncio.gather(log.store.local.append(_outcomes("run-1")), log.delete_before({AT: EACH + 5}))
         await until(lambda: archiver.records == 2 * EACH - 5, archiver)
-    assert missing_in_archive(path) == [Missing("game-outcomes", 0, EACH, EACH + 5)]
+    assert _missing(path) == [("game-outcomes", 0, EACH, EACH + 5)]
     await log.store.local.close()
 
 
@@ -125,7 +133,7 @@ async def test_markers_of_transactions_are_no_missing_records(
         await archive_all(log, path, on_flush=end)
     await log.delete_before(await log.end_offsets(AT.topic))  # as a broker deletes a whole segment
     await archive_all(log, path)
-    assert missing_in_archive(path) == []
+    assert _missing(path) == []
     await log.store.local.close()
 
 

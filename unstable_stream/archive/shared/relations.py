@@ -24,17 +24,9 @@ RELATIONS: Final[Mapping[str, Mapping[str, str]]] = {
         }
         for table in (EVENTS, *TABLES)
     },
-    # A row for each time that a partition moved; the last counts. `times_set_back` goes before the offset: an
-    # older package counted there how often it had taken out records that the log had lost.
-    POSITIONS: {
-        "log_id": "VARCHAR",
-        "topic": "VARCHAR",
-        "partition": "INTEGER",
-        "slot": "INTEGER",
-        "times_set_back": "INTEGER",
-        "next_offset": "BIGINT",
-    },
     **{table.name: {c.name: c.sql_type for c in table.columns} for table in (own.MISSING, own.DROPPED)},
+    # A row for each time that a partition moved; the one with the highest offset counts.
+    POSITIONS: {column.name: column.sql_type for column in own.POSITIONS.columns} | {"slot": "INTEGER"},
 }
 """Relation to its columns with their DuckDB types."""
 

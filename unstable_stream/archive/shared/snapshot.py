@@ -6,15 +6,12 @@ list is empty and has the columns of this package, so files of older and newer o
 """
 
 import io
-import secrets
 from typing import BinaryIO, Final
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from unstable_stream.archive.batch import EVENTS
-from unstable_stream.archive.limits import lock, reader_settings
 from unstable_stream.archive.shared.relations import (
     NUMBER,
     POSITIONS,
@@ -24,16 +21,11 @@ from unstable_stream.archive.shared.relations import (
     of_relation,
 )
 from unstable_stream.archive.shared.table import SharedTable
-from unstable_stream.archive.store import SCHEMA_VERSION, Connection, definitions_digest
-from unstable_stream.archive.view_files import load_views, macros
-from unstable_stream.errors import ArchiveError
+from unstable_stream.archive.store import Connection, in_memory
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 from unstable_stream.log.stores.snapshot_files import PROTOCOL, SnapshotFiles
-from unstable_stream.version import __version__
 
 _SHAPE: Final = "shape-of-"
-_OF_RECORDS: Final = "missing_of_runs"
-"""The view that needs no typed table."""
 
 
 def open_shared(archive: ArchiveAddress, *, files: bool = False, records_only: bool = False) -> Connection:
@@ -57,17 +49,16 @@ def open_shared(archive: ArchiveAddress, *, files: bool = False, records_only: b
     def opened(name: str) -> BinaryIO:
         return io.BytesIO(shapes[name]) if name in shapes else table.open(name)
 
-    # Each in an engine of its own.
-    connection = duckdb.connect(config=reader_settings(secrets.token_hex(8), files=True))
-    try:
+    listed: dict[str, list[str]] = {relation: [f"{_SHAPE}{relation}"] for relation in RELATIONS}
+    for file in stored.values():
+        if file.relation in listed:  # else of a newer package
+            listed[file.relation].append(file.name)
+    with in_memory(archive, files=files) as connection:
         connection.register_filesystem(SnapshotFiles(sizes, opened))
         connection.execute(f"SET allowed_directories = ['{PROTOCOL}://']")
-        connection.execute(_ABOUT, [SCHEMA_VERSION, __version__, definitions_digest(), table.archive_id])
-        listed: dict[str, list[str]] = {relation: [f"{_SHAPE}{relation}"] for relation in RELATIONS}
-        for file in stored.values():
-            if file.relation in listed:  # else of a newer package
-                listed[file.relation].append(file.name)
+        connection.execute("UPDATE schema_version SET archive_id = ?, next_record = NULL", [table.archive_id])
         for relation in RELATIONS:
+            connection.execute(f'DROP TABLE "{relation}"')
             if relation not in TYPED:
                 connection.execute(_view(relation, listed[relation]))
         connection.execute(_NUMBERS.format(size=first_number(1)))
@@ -76,17 +67,6 @@ def open_shared(archive: ArchiveAddress, *, files: bool = False, records_only: b
             ((repeated,),) = connection.execute("SELECT count(*) FROM repeated").fetchall()
             for relation in TYPED:
                 connection.execute(_view(relation, listed[relation], repeated=repeated > 0))
-            connection.execute(macros())
-        for view in load_views():
-            if not records_only or view.name == _OF_RECORDS:
-                connection.execute(view.create_sql())
-        lock(connection, files=files)
-    except duckdb.Error as error:
-        connection.close()
-        raise ArchiveError(f"cannot read the archive {archive}: {error}") from error
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 
@@ -116,19 +96,13 @@ _MOVES: Final = "position_changes"
 _NUMBERS: Final = f"""
 CREATE VIEW {POSITIONS} AS
 SELECT log_id, topic, "partition", next_offset FROM {_MOVES}
-QUALIFY row_number() OVER (
-    PARTITION BY log_id, topic, "partition" ORDER BY times_set_back DESC, next_offset DESC
-) = 1 AND next_offset > 0;
+QUALIFY row_number() OVER (PARTITION BY log_id, topic, "partition" ORDER BY next_offset DESC) = 1
+    AND next_offset > 0;
 CREATE VIEW partition_numbers AS
 SELECT DISTINCT
     log_id, topic, "partition",
     slot * {{size}}::BIGINT AS first_number, (slot + 1) * {{size}}::BIGINT AS end_number
 FROM {_MOVES};
-"""
-_ABOUT: Final = """
-CREATE TABLE schema_version AS SELECT
-    ?::INTEGER AS version, ? AS package_version, ? AS views_digest, ? AS archive_id,
-    NULL::BIGINT AS next_record, 0::BIGINT AS traced_from
 """
 # Of 8 bytes an event first: nearly all come once, and the ids are several times as long.
 _REPEATED: Final = f"""

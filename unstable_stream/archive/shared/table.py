@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet as pq
 
-from unstable_stream.archive.shared.relations import NUMBER, RELATION, table_schema
+from unstable_stream.archive.shared.relations import RELATION, table_schema
 from unstable_stream.archive.store import SCHEMA_VERSION
 from unstable_stream.console import get_logger
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
@@ -50,8 +50,8 @@ _SETTINGS: Final = {
     # Each checkpoint lists what was removed for so long. A reader keeps a state of the table for seconds.
     "delta.deletedFileRetentionDuration": "interval 6 hours",
     "delta.logRetentionDuration": "interval 1 days",
-    # Of `relation` and `record_number`: nothing else is looked up by the files' statistics.
-    "delta.dataSkippingNumIndexedCols": "2",
+    # Nothing is looked up by the files' statistics.
+    "delta.dataSkippingNumIndexedCols": "0",
 }
 _KEPT_HOURS: Final = 6
 """Hours until a file that is not of the table any more, or never was, may be deleted."""
@@ -75,9 +75,6 @@ class TableFile(NamedTuple):
     size: int
     """Bytes."""
     rows: int
-    first: int | None
-    """The smallest record number; ``None``: its rows have none."""
-    last: int | None
 
 
 class SharedTable:
@@ -125,14 +122,7 @@ class SharedTable:
         """Return the files of this version, or those of a relation, the oldest first."""
         with self._lock, self._explained():
             found = pa.table(self._delta.get_add_actions(flatten=True))
-        names = (
-            "path",
-            f"partition.{RELATION}",
-            "size_bytes",
-            "num_records",
-            f"min.{NUMBER}",
-            f"max.{NUMBER}",
-        )
+        names = ("path", f"partition.{RELATION}", "size_bytes", "num_records")
         nothing = pa.nulls(found.num_rows).to_pylist()
         columns = [found[name].to_pylist() if name in found.column_names else nothing for name in names]
         files = [TableFile(*row) for row in zip(*columns, strict=True)]
@@ -147,11 +137,7 @@ class SharedTable:
             size = int(out.tell())
         # The directory may be new too.
         self._keep(name, os.path.dirname(name), "")
-        numbers = rows[NUMBER].drop_null()
-        if len(numbers) == 0:
-            return TableFile(name, relation, size, rows.num_rows, None, None)
-        span = pa.compute.min_max(numbers).as_py()
-        return TableFile(name, relation, size, rows.num_rows, span["min"], span["max"])
+        return TableFile(name, relation, size, rows.num_rows)
 
     def open(self, name: str) -> BinaryIO:
         """Open one of the files to read; it belongs to one thread at a time."""
@@ -324,7 +310,5 @@ def _options(uri: str) -> dict[str, str] | None:
 
 
 def _added(file: TableFile, now_ms: int, changes: bool) -> AddAction:
-    stats: dict[str, object] = {"numRecords": file.rows}
-    if file.first is not None:
-        stats |= {"minValues": {NUMBER: file.first}, "maxValues": {NUMBER: file.last}}
-    return AddAction(file.name, file.size, {RELATION: file.relation}, now_ms, changes, json.dumps(stats))
+    stats = json.dumps({"numRecords": file.rows})
+    return AddAction(file.name, file.size, {RELATION: file.relation}, now_ms, changes, stats)

@@ -104,7 +104,7 @@ RECORD_NUMBER: Final = Column(
     "record_number",
     "BIGINT",
     "The archived record that the row was made from, numbered in the order of archiving, the same in every "
-    "table; NULL: the row is from an archive of schema version 2.",
+    "table.",
 )
 """The column that tells of which record a row is. Another archive of the same log numbers them otherwise."""
 

@@ -1,5 +1,9 @@
 """Declare the tables of what models said and of what the learner made of it."""
 
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
 from unstable_stream.archive.tables.declare import Column, Item, TableDefinition, columns_of, items_of
 from unstable_stream.events import (
     AdapterProof,
@@ -24,6 +28,19 @@ def _fates(update: LearnerUpdate | StepsDropped) -> list[Item]:
 
 def _was_dropped(row: Item) -> bool:
     return isinstance(row.item, DroppedStep)
+
+
+def _token_counts(of: str = "") -> list[Column]:
+    """Return the columns with the numbers of tokens of a turn, which is this attribute of the row."""
+
+    def count(field: str) -> Callable[[Any], int]:
+        ids = attrgetter(of + field)
+        return lambda row: packed_length(ids(row))
+
+    return [
+        Column("prompt_tokens", "INTEGER", "Number of prompt tokens.", count("prompt_token_ids")),
+        Column("completion_tokens", "INTEGER", "Number of sampled tokens.", count("completion_token_ids")),
+    ]
 
 
 TABLES = (
@@ -67,20 +84,7 @@ TABLES = (
             *columns_of(
                 Turn,
                 of="item",
-                computed=[
-                    Column(
-                        "prompt_tokens",
-                        "INTEGER",
-                        "Number of prompt tokens.",
-                        lambda row: packed_length(row.item.prompt_token_ids),
-                    ),
-                    Column(
-                        "completion_tokens",
-                        "INTEGER",
-                        "Number of sampled tokens.",
-                        lambda row: packed_length(row.item.completion_token_ids),
-                    ),
-                ],
+                computed=_token_counts("item."),
             ),
         ),
         items_of("turns"),
@@ -93,20 +97,7 @@ TABLES = (
             Step,
             renamed={"event_id": "step_id"},
             texts={"event_id": "The step.", "occurred_at_ms": "UTC, of the game's end."},
-            computed=[
-                Column(
-                    "prompt_tokens",
-                    "INTEGER",
-                    "Number of prompt tokens.",
-                    lambda e: packed_length(e.prompt_token_ids),
-                ),
-                Column(
-                    "completion_tokens",
-                    "INTEGER",
-                    "Number of sampled tokens.",
-                    lambda e: packed_length(e.completion_token_ids),
-                ),
-            ],
+            computed=_token_counts(),
         ),
     ),
     TableDefinition(

@@ -82,7 +82,7 @@ def load_offline_config(
             the steps were sampled with top-p.
     """
     changes = read_toml(path)
-    begun = parse_config(recorded, recorded=True)
+    begun = parse_config(recorded)
     alone = {"log": log, "buffer": {"max_staleness": None}, "learner": {"num_learners": 1}}
     tree = overlaid(begun.model_dump(mode="json"), alone)
     config = parse_config(overlaid(tree, changes), overrides, origin=str(path))

@@ -4,7 +4,7 @@ A statement gets ``$run``, the id of one run, and ``$ids``, the ids of its nodes
 updates, uids of checkpoints, event ids for the others. An update's name is its number; in a run that trains
 several models, ``MODEL/NUMBER``. ``$first_game`` and ``$last_game`` are the indices between which the games
 of the nodes lie: nothing helps to find an id, but rows are stored nearly in the order of games, so DuckDB can
-skip most of them. Rows of one record have its number, and ``$untraced`` tells whether old rows have none.
+skip most of them. Rows of one record have its number.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _NEAR: Final = "game_index BETWEEN $first_game AND $last_game"
 
 def _of_records(table: str) -> str:
     """Return the condition that a row was made from a record of one of these rows."""
-    return f"($untraced OR record_number IN (SELECT record_number FROM {table}))"
+    return f"record_number IN (SELECT record_number FROM {table})"
 
 
 def _is_given(table: str = "") -> str:

@@ -5,7 +5,7 @@ change. The new ones are a labelled set beside the archive (:mod:`unstable_strea
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, fields
 from itertools import accumulate, groupby
 from operator import itemgetter
@@ -204,13 +204,11 @@ def rerate_from_archive(
     """
     rater = Rater(run_id, system, scopes, out)
     parents = archived_parents(path, run_id)
-    # Read all columns first, about 60 bytes a game: while they are read, the archive cannot be written.
-    chunks = list(archived_seats(path, run_id))
-    games, done = sum(len(chunk.game_ids) for chunk in chunks), 0
-    for chunk in chunks:
-        rater.rate(_columns(chunk, rater.names, parents), chunk.game_ids)
-        done += len(chunk.game_ids)
-        on_progress(done, games)
+    seats = archived_seats(path, run_id)
+    games = len(seats.game_ids)
+    for first, chunk in _chunks(seats, rater.names, parents):
+        rater.rate(chunk, seats.game_ids.slice(first, _CHUNK_GAMES))
+        on_progress(min(first + _CHUNK_GAMES, games), games)
     rows = query(
         path,
         "SELECT env_id, model_uid, arg_max(mu, games), arg_max(sigma, games), max(games) FROM ratings "
@@ -220,19 +218,27 @@ def rerate_from_archive(
     return rater.finish({(env, uid): (mu, sigma, games) for env, uid, mu, sigma, games in rows}, "archive")
 
 
-def _columns(chunk: SeatColumns, names: Names, parents: Mapping[str, str | None]) -> GameColumns:
-    models = [
-        names.model(uid, version, parents.get(uid))
-        for uid, version in zip(chunk.models.values, chunk.versions, strict=True)
-    ]
-    envs = [names.env(env_id) for env_id in chunk.envs.values]
-    return GameColumns(
-        envs=np.array(envs)[chunk.envs.codes].tolist(),
-        starts=chunk.starts.tolist(),
-        models=np.array(models)[chunk.models.codes].tolist(),
-        ranks=chunk.ranks.tolist(),
-        teams=chunk.teams.tolist() if chunk.teams.max(initial=-1) >= 0 else None,
-    )
+def _chunks(
+    seats: SeatColumns, names: Names, parents: Mapping[str, str | None]
+) -> Iterator[tuple[int, GameColumns]]:
+    """Yield some games after the others, each time with the number of the first."""
+    uids = zip(seats.models.values, seats.versions, strict=True)
+    models = np.array([names.model(uid, version, parents.get(uid)) for uid, version in uids])
+    envs = np.array([names.env(env_id) for env_id in seats.envs.values])
+    for first in range(0, len(seats.game_ids), _CHUNK_GAMES):
+        starts = seats.starts[first : first + _CHUNK_GAMES + 1]
+        rows = slice(starts[0], starts[-1])
+        teams = seats.teams[rows]
+        yield (
+            first,
+            GameColumns(
+                envs=envs[seats.envs.codes[first : first + _CHUNK_GAMES]].tolist(),
+                starts=(starts - starts[0]).tolist(),
+                models=models[seats.models.codes[rows]].tolist(),
+                ranks=seats.ranks[rows].tolist(),
+                teams=teams.tolist() if teams.max() >= 0 else None,
+            ),
+        )
 
 
 async def rerate_from_log(
@@ -289,4 +295,4 @@ def find_archived_run(path: ArchiveAddress, run_id: str) -> tuple[str, RunConfig
     configs = dict(rows)
     full_id = pick_run(run_id, configs, str(path))
     recorded = as_recorded(msgspec.json.decode(configs[full_id]))
-    return full_id, parse_config(recorded, recorded=True, origin=f"run {full_id}")
+    return full_id, parse_config(recorded, origin=f"run {full_id}")

@@ -26,8 +26,6 @@ from unstable_stream.log.stores.archive_address import ArchiveAddress
 
 _NAMED = 8
 _ALL_GAMES: Final = (0, 2**63 - 1)
-_TRACED_SINCE: Final = 3
-"""The first schema version of archives whose rows have numbers of records."""
 
 
 class Direction(StrEnum):
@@ -240,23 +238,19 @@ def trace(
     """
     nodes = {root: Node(root)}
     with open_archive(path) as connection:
-        ((version,),) = _rows(connection, "SELECT version FROM schema_version", [])
-        sql = "SELECT traced_from > 0 FROM schema_version"
-        untraced = version < _TRACED_SINCE or bool(_rows(connection, sql, [])[0][0])
-        archive = _Archive(connection, untraced)
-        _describe(archive, [nodes[root]])
+        _describe(connection, [nodes[root]])
         for direction in Direction:
             here = [nodes[root]]
             walked: set[NodeKey] = set()
             for _ in range(depth if direction is Direction.BECAUSE or ahead is None else ahead):
                 walked.update(node.key for node in here)
-                reached = _hop(archive, here, direction, most)
+                reached = _hop(connection, here, direction, most)
                 new = {key: node for key, node in reached.items() if key not in nodes}
                 nodes |= new
-                _describe(archive, new.values())
+                _describe(connection, new.values())
                 here = [nodes[key] for key in reached if key not in walked]
         summed = SUMMARIES.get(root.kind)
-        summary = _answer(archive, summed, root.run_id, [nodes[root]])[0] if summed else {}
+        summary = _answer(connection, summed, root.run_id, [nodes[root]])[0] if summed else {}
         return Provenance(root, nodes, summary)
 
 
@@ -267,14 +261,8 @@ def _groups(nodes: Iterable[Node]) -> dict[tuple[str, str], list[Node]]:
     return groups
 
 
-class _Archive(NamedTuple):
-    connection: Connection
-    untraced: bool
-    """Whether old rows have no number of the record that they were made from."""
-
-
 def _answer(
-    archive: _Archive, sql: str, run_id: str, nodes: Sequence[Node], **others: object
+    connection: Connection, sql: str, run_id: str, nodes: Sequence[Node], **others: object
 ) -> list[dict[str, Any]]:
     """Answer a statement of :mod:`unstable_stream.history.hindsight.relations`; ``Any``: as in
     :attr:`Node.facts`.
@@ -286,33 +274,30 @@ def _answer(
         "ids": [node.key.id for node in nodes],
         "first_game": first_game,
         "last_game": last_game,
-        "untraced": archive.untraced,
     }
-    result = archive.connection.execute(
-        sql, {name: value for name, value in parameters.items() if f"${name}" in sql}
-    )
+    result = connection.execute(sql, {name: value for name, value in parameters.items() if f"${name}" in sql})
     columns = [column[0] for column in result.description or []]
     return [dict(zip(columns, row, strict=True)) for row in result.fetchall()]
 
 
-def _describe(archive: _Archive, nodes: Iterable[Node]) -> None:
+def _describe(connection: Connection, nodes: Iterable[Node]) -> None:
     for (kind, run_id), group in _groups(nodes).items():
         known = {node.key.id: node for node in group}
-        for facts in _answer(archive, DESCRIPTIONS[kind], run_id, group):
+        for facts in _answer(connection, DESCRIPTIONS[kind], run_id, group):
             node = known[str(facts.pop("id"))]
             node.facts = facts
             node.game_index = facts.get("game_index")
 
 
 def _hop(
-    archive: _Archive, nodes: Sequence[Node], direction: Direction, most: int | None
+    connection: Connection, nodes: Sequence[Node], direction: Direction, most: int | None
 ) -> dict[NodeKey, Node]:
     """Link the nodes to those one hop away; return these, with what is known of their games."""
     reached: dict[NodeKey, Node] = {}
     for (kind, run_id), group in _groups(nodes).items():
         for relation in RELATIONS[direction].get(kind, ()):
             found: dict[str, list[dict[str, Any]]] = {}
-            for row in _answer(archive, relation.query(), run_id, group, most=most):
+            for row in _answer(connection, relation.query(), run_id, group, most=most):
                 found.setdefault(str(row["parent"]), []).append(row)
             for node in group:
                 rows = found.get(node.key.id, [])

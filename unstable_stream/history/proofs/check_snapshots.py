@@ -21,7 +21,7 @@ from unstable_stream.log.port import TopicPartition
 from unstable_stream.log.reading import events_to_end, read_to_end
 from unstable_stream.log.saved_state import UnusableStateError
 from unstable_stream.runs.code import find_code
-from unstable_stream.runs.starts import deleted_records, known_starts, run_starts
+from unstable_stream.runs.starts import deleted_records, recorded_starts, run_starts
 from unstable_stream.services.streams.processor import KeepsState, Processor, ProcessorSpec, group_of
 from unstable_stream.services.streams.snapshots import POSITION, FoldState, run_name, scope_of, unpack
 from unstable_stream.services.workers.collector import event_for_collector, topics_of_collector
@@ -111,7 +111,7 @@ async def check_collector(evidence: Evidence) -> Check:
         # No collector would use it, or what it was made with is not on this machine.
         check.gone += 1
         return check
-    if await deleted_records(log, await known_starts(log, run.began, topics), topics):
+    if await deleted_records(log, recorded_starts(run.began, await log.log_id(), topics), topics):
         check.gone += 1
         return check
     first_update = run.began.parent_update or 0 if run.began else 0

@@ -24,7 +24,7 @@ from unstable_stream.log.records import event_from_record
 from unstable_stream.model_pool import RatingProcessor
 from unstable_stream.reward_transformations import RewardProcessor
 from unstable_stream.runs.history import RunStatus, read_history
-from unstable_stream.runs.starts import deleted_records, known_starts, within
+from unstable_stream.runs.starts import deleted_records, recorded_starts, within
 from unstable_stream.services.streams.processor import group_of
 
 # The end of the run first, since it claims that all else is there. Then effects before causes: of a run that
@@ -76,7 +76,7 @@ class Evidence:
         }
         ends = await _ends(log)
         settings = await log.topic_settings()
-        began = await known_starts(log, run.began, ends)
+        began = recorded_starts(run.began, await log.log_id(), ends)
         trimmed: dict[str, bool] = {}
         for topic in ends:
             kept = await log.beginning_offsets(topic)

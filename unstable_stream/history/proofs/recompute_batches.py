@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from unstable_stream.algorithms.buffer import StepBuffer
+from unstable_stream.algorithms.settings import PolicyGradientConfig
 from unstable_stream.algorithms.update_decisions import Admit, admission, decide_update
 from unstable_stream.errors import LearnerError
 from unstable_stream.events import LearnerUpdate, Step, StepsDropped, encode_event, named_id, trained_model
@@ -23,7 +24,6 @@ from unstable_stream.history.proofs.reports import Check
 from unstable_stream.log.port import Positions
 from unstable_stream.log.reading import TopicReader, readable_event
 from unstable_stream.reward_transformations import build_sampling
-from unstable_stream.runs.config import PolicyGradientConfig
 from unstable_stream.runs.history import RunStatus
 
 _BATCH: Final = 500

@@ -1,14 +1,11 @@
 """The only writer of dead letters: it keeps a whole record that a consumer refused, with the reason."""
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from unstable_stream.console import get_logger
 from unstable_stream.events import LATEST_MS, RecordRejected, event_id
-from unstable_stream.log.port import Record
+from unstable_stream.log.port import Record, StoredRecord
 from unstable_stream.log.records import record_from_event
-
-if TYPE_CHECKING:
-    from unstable_stream.archive.batch import ArchivedRecord
 
 _MAX_VALUE_BYTES: Final = 8 * 1024 * 1024
 """Bytes. A longer value is cut: in base64 it would exceed the limit of the topic."""
@@ -35,7 +32,7 @@ class DeadLetters:
         self._run_id = run_id or ""
         self._origin = (consumer,) if log_id is None else (consumer, log_id)
 
-    def about(self, record: "ArchivedRecord", reason: str, *, warn: bool = True) -> list[Record]:
+    def about(self, record: StoredRecord, reason: str, *, warn: bool = True) -> list[Record]:
         """Return the dead letter about a record, as records to append; none if the record is itself a dead
         letter.
 

@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from unstable_stream.archive.records import ArchivedRow, RecordReader
+from unstable_stream.archive.records import RecordReader
 from unstable_stream.errors import ConfigError, UnknownTopicError
 from unstable_stream.log.port import EventLog, StoredRecord, TopicPartition
-from unstable_stream.log.records import event_headers, json_object, source_header
+from unstable_stream.log.records import json_object, source_header
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 from unstable_stream.log.topics import load_topics
 from unstable_stream.services.streams.consumer import read_partition
@@ -161,44 +161,21 @@ class ArchiveHistory:
         return {topic for topic, _ in await asyncio.to_thread(self._reader.ends)}
 
     async def partitions(self, topics: Collection[str]) -> Mapping[TopicPartition, tuple[int, int]]:
-        found = await asyncio.to_thread(self._reader.partitions)
-        return {TopicPartition(*where): offsets for where, offsets in found.items() if where[0] in topics}
+        found = await asyncio.to_thread(self._reader.ends)
+        return {TopicPartition(*where): (0, end) for where, end in found.items() if where[0] in topics}
 
     async def read(
         self, where: TopicPartition, start: int, end: int
     ) -> AsyncGenerator[Sequence[StoredRecord], None]:
         while True:
-            rows = await asyncio.to_thread(self._reader.read, *where, start, end, _PIECE_RECORDS)
-            if not rows:
+            records = await asyncio.to_thread(self._reader.read, *where, start, end, _PIECE_RECORDS)
+            if not records:
                 return
-            yield [record_of_row(row) for row in rows]
-            start = rows[-1].offset + 1
+            yield records
+            start = records[-1].offset + 1
 
     async def close(self) -> None:
         await asyncio.to_thread(self._reader.release)
-
-
-class _NextRecord(msgspec.Struct, tag_field=None):
-    type: str
-    event_id: str
-    run_id: str
-    occurred_at_ms: int
-    schema_version: int = 1
-
-
-_head_decoder: Final = msgspec.json.Decoder(_NextRecord)
-
-
-def record_of_row(row: ArchivedRow) -> StoredRecord:
-    """Return the archived record, with the headers that the record of every event has."""
-    headers = row.headers
-    if row.is_event:
-        head = _head_decoder.decode(row.value)
-        standard = event_headers(
-            head.type, head.schema_version, head.event_id, head.run_id, head.occurred_at_ms
-        )
-        headers = standard | dict(headers) if headers else standard
-    return StoredRecord(row.topic, row.partition, row.offset, row.key, row.value, headers, row.timestamp_ms)
 
 
 History: TypeAlias = LogHistory | ArchiveHistory

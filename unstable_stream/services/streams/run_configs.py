@@ -15,7 +15,7 @@ from unstable_stream.log.topic_drift import partitions_changed
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import RunHistory
-from unstable_stream.runs.starts import known_starts
+from unstable_stream.runs.starts import recorded_starts
 
 
 class RunDirectory:
@@ -80,7 +80,7 @@ class RunDirectory:
     async def starts(self, run_id: str, topics: Collection[str]) -> Positions:
         """Return the offsets at which a run began, where they are known; they may be deleted by now."""
         await self.learn([run_id])
-        return await known_starts(self._event_log, self._began(run_id), topics)
+        return recorded_starts(self._began(run_id), self._log_id, topics)
 
     def _began(self, run_id: str) -> RunStarted | None:
         run = self._history.runs.get(run_id)

@@ -15,7 +15,6 @@ from typing import Any, Final, cast
 from unstable_stream.archive.records import RecordReader
 from unstable_stream.log.port import Consumer, EventLog, Positions, Start, StoredRecord, TopicPartition
 from unstable_stream.log.stores.archive_address import ArchiveAddress, archive_exists
-from unstable_stream.services.streams.ordered_history import record_of_row
 
 _PIECE_RECORDS: Final = 2000
 
@@ -35,12 +34,11 @@ async def with_archive(log: EventLog, archive: ArchiveAddress) -> AsyncIterator[
         return
     reader = await asyncio.to_thread(RecordReader, archive, await log.log_id())
     try:
-        held, missing = await asyncio.to_thread(reader.partitions), await asyncio.to_thread(reader.missing)
+        ends, missing = await asyncio.to_thread(reader.ends), await asyncio.to_thread(reader.missing)
         ranges: dict[TopicPartition, tuple[int, int]] = {}
         for at, begin in begins.items():
-            first, end = held.get(at, (begin, 0))
-            first = max([first, *(stop for _, stop in missing.get(at, ()))])
-            if first < begin <= end:
+            first = max((stop for _, stop in missing.get(at, ())), default=0)
+            if first < begin <= ends.get(at, 0):
                 ranges[at] = first, begin
         yield cast(EventLog, _TieredLog(log, reader, ranges))
     finally:
@@ -114,10 +112,10 @@ class _TieredConsumer:
             at, position = next(iter(self._archived.items()))
             del self._archived[at]
             most, end = min(max_records, _PIECE_RECORDS), self._ranges[at][1]
-            rows = await asyncio.to_thread(self._reader.read, *at, position, end, most)
-            if rows:
-                self._archived[at] = rows[-1].offset + 1
-                return [record_of_row(row) for row in rows]
+            records = await asyncio.to_thread(self._reader.read, *at, position, end, most)
+            if records:
+                self._archived[at] = records[-1].offset + 1
+                return records
         return await self._inner.poll(max_records, timeout_s)
 
     def positions(self) -> Positions:

@@ -1,12 +1,13 @@
 """Put the report together as one HTML file that contains everything and escapes the models' texts."""
 
+import contextlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
-from unstable_stream.archive import held_unless_file
+from unstable_stream.archive import held
 from unstable_stream.errors import ReportError
 from unstable_stream.history.views.report.charts import Chart, Matrix
 from unstable_stream.history.views.report.figures import figure_json, plotly_script
@@ -63,7 +64,8 @@ def write_report(
         raise ReportError(
             "a report is laid out with Jinja: pip install 'unstable_stream[analytics]'"
         ) from error
-    with held_unless_file(archive):
+    # To open a shared archive or an export costs, and nobody waits for its readers.
+    with contextlib.nullcontext() if Path(archive).is_file() else held(archive):
         labels = labels_of(archive, run_ids)
         runs = [read_run(archive, run, label) for run, label in zip(run_ids, labels, strict=True)]
         games = {run: pick_samples(archive, run, limit=samples, tokenizer=tokenizer) for run in run_ids}

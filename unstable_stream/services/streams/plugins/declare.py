@@ -349,7 +349,7 @@ def _event_types(name: str, handle: Callable[..., Any], *, is_method: bool) -> t
 
 # -- found by name --------------------------------------------------------------------------------------
 
-ENTRY_POINTS: Final = KINDS["consumer"].group
+ENTRY_POINTS: Final = f"unstable_stream.{KINDS['consumer'].plural}"
 """The entry point group in which installed packages announce their plug-ins."""
 
 
