@@ -28,6 +28,8 @@ from unstable_stream.runs.data_dir import DataDir
 
 # What is imported, and the tests found, stay. To look for garbage in it takes a quarter of the CPU time.
 gc.disable()
+# Small tensors, several tests at a time: more threads would wait for each other at every operation.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -5,7 +5,6 @@ The other blocks run in a directory whose ``unstable-data`` holds the log and th
 run. All blocks of a page are one script.
 """
 
-import asyncio
 import re
 import runpy
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ import typer
 
 from tests.archive.history import made_up_run, stored
 from tests.documented_code import Block, blocks_of, commands_in, script_of
-from tests.ui.cli.test_consume_and_replay import append
+from tests.places import append
 from unstable_stream.archive import ArchiveWriter, query
 from unstable_stream.ui.cli import app
 
@@ -60,7 +59,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = place / "unstable-data"
     data.mkdir()
 
-    asyncio.run(append(data, made_up_run()))
+    append(data, made_up_run())
     with ArchiveWriter(data / "archive.duckdb") as writer:
         writer.write(stored(made_up_run()))
     return place

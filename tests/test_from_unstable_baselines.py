@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from tests.documented_code import blocks_of
 from unstable_stream.api.settings import make_config
-from unstable_stream.api.unstable_baselines import settings_of
 from unstable_stream.archive.reference import relations
 from unstable_stream.events import EVENT_TYPES
 
@@ -218,7 +217,7 @@ def test_both_scripts_of_the_page_describe_one_run() -> None:
     _, parts, short = blocks_of(PAGE, "python")
     names: dict[str, Any] = {}
     exec(parts.code.replace("run = learner.train(200)", ""), names)
-    described = make_config(settings_of(names["collector"], names["learner"]))
+    described = make_config(names["collector"].settings_with(names["learner"]))
 
     asked: dict[str, Any] = {}
 

@@ -1,6 +1,5 @@
 """What records and models say reaches a terminal as text, whatever letters the terminal has."""
 
-import asyncio
 import contextlib
 import io
 import json
@@ -15,14 +14,14 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from tests.archive.history import made_up_run, stored
+from tests.places import append
 from tests.services.tracking.test_terminal_interface import CONFIG
-from tests.ui.cli.test_consume_and_replay import append
 from unstable_stream.archive import ArchiveWriter
 from unstable_stream.console import get_logger, plain, plain_console
 from unstable_stream.events import Event, GameStarted, decode_event, encode_event
 from unstable_stream.runs.run_view import RunView
 from unstable_stream.services.tracking.terminal_interface import render, render_runs
-from unstable_stream.ui.cli.query_output import Format, print_rows
+from unstable_stream.ui.cli.output import Format, print_rows
 
 EVIL = "\x1b[2J\x1b]0;name\x07\x9b1m\x85\u202eü[/]中"
 _COMMANDS = """
@@ -83,7 +82,7 @@ def _renamed(event: Event) -> Event:
 
 def test_commands_print_names_as_text_on_a_terminal_that_has_only_ascii(tmp_path: Path) -> None:
     events = [_renamed(event) for event in made_up_run(updates=2)]
-    asyncio.run(append(tmp_path / "unstable-data", events))
+    append(tmp_path / "unstable-data", events)
     with ArchiveWriter(tmp_path / "unstable-data" / "archive.duckdb") as writer:
         writer.write(stored(events))
     game = next(event.game_id for event in events if isinstance(event, GameStarted))

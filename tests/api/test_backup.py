@@ -13,7 +13,9 @@ import pytest
 
 import unstable_stream as us
 from tests.archive.history import made_up_run
+from tests.builders import made
 from tests.history.proofs.recorded_run import record_run
+from tests.places import append, on_log
 from tests.services.workers.test_learner_service import RUN as LEARNER_RUN
 from tests.services.workers.test_learner_service import config, new_log, published, service, steps
 from unstable_stream.api.backup import back_up
@@ -21,7 +23,7 @@ from unstable_stream.api.place import Place
 from unstable_stream.api.serving import archive
 from unstable_stream.archive import open_archive
 from unstable_stream.errors import EventLogError, RunError
-from unstable_stream.events import Checkpoint, RunStarted
+from unstable_stream.events import Checkpoint
 from unstable_stream.history.proofs.verify import audit_run
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import TopicPartition
@@ -37,24 +39,23 @@ _OTHER = "run-other"
 
 
 @contextmanager
-def _writing(path: Path) -> Iterator[threading.Event]:
-    """Append to the log without a pause; the event is set once it has begun."""
+def _writing(data: Path) -> Iterator[None]:
+    """Append to the log without a pause."""
     begun, enough = threading.Event(), threading.Event()
 
-    async def write() -> None:
-        async with LocalLog.open(path, synchronous="NORMAL") as log:
-            number = 0
-            while not enough.is_set():
-                number += 1
-                events = made_up_run(f"run-{number}", updates=1)
-                await log.append([record_from_event(event) for event in events])
-                begun.set()
+    async def write(log: LocalLog) -> None:
+        number = 0
+        while not enough.is_set():
+            number += 1
+            events = made_up_run(f"run-{number}", updates=1)
+            await log.append([record_from_event(event) for event in events])
+            begun.set()
 
-    thread = threading.Thread(target=lambda: asyncio.run(write()))
+    thread = threading.Thread(target=on_log, args=(data, write))
     thread.start()
     try:
         assert begun.wait(60)
-        yield begun
+        yield
     finally:
         enough.set()
         thread.join()
@@ -64,39 +65,35 @@ def _checkpoint(data: DataDir, name: str) -> Checkpoint:
     directory = data.checkpoints(_OTHER) / name
     directory.mkdir(parents=True)
     (directory / "adapter_model.safetensors").write_bytes(name.encode())
-    first = next(event for event in made_up_run(_OTHER) if isinstance(event, Checkpoint))
-    return msgspec.structs.replace(
-        first,
+    return made(
+        Checkpoint,
         event_id=f"of-{name}",
+        run_id=_OTHER,
         path=str(directory),
         model_uid=name,
         iteration=100,
+        base_model="tiny-player",
     )
 
 
 def test_a_backup_made_while_a_run_writes_is_whole(tmp_path: Path) -> None:
     data = DataDir(tmp_path / "data")
 
-    async def record() -> None:
-        async with LocalLog.open(data.log, synchronous="NORMAL") as log:
-            await record_run(log, RUN)
-            published = [_checkpoint(data, "named"), _checkpoint(data, "lost")]
-            stored = msgspec.structs.replace(published[0], event_id="of-stored", path="s3://bucket/stored")
-            published.append(stored)
-            await log.append([record_from_event(event) for event in published])
-
-    asyncio.run(record())
+    on_log(data.root, lambda log: record_run(log, RUN))
+    published = [_checkpoint(data, "named"), _checkpoint(data, "lost")]
+    published.append(msgspec.structs.replace(published[0], event_id="of-stored", path="s3://bucket/stored"))
+    append(data.root, published)
     (data.checkpoints(_OTHER) / "unpublished").mkdir()
     with contextlib.closing(PluginStates(data.root / "plugins" / "mine.sqlite", "log", "group")) as states:
         states.save({TopicPartition("steps", 0): Saved(7, {RUN: b"state"})})
     shutil.rmtree(data.checkpoints(_OTHER) / "lost")
     archive(Place.at(data.root))
     verified = us.open_run(RUN, data=data.root).verify(games=False)
-    with _writing(data.log):
+    with _writing(data.root):
         done = back_up(data.root, tmp_path / "copy")
     copy = DataDir(tmp_path / "copy")
     # Those of the other runs have no files.
-    assert (done.checkpoints, done.stored) == (1, 1)
+    assert (done.checkpoints, done.elsewhere) == (1, 1)
     assert [Path(path).name for path in done.missing if str(data.root) in path] == ["lost"]
     (kept,) = copy.checkpoints(_OTHER).iterdir()
     assert (kept / "adapter_model.safetensors").read_bytes() == b"named"
@@ -112,11 +109,10 @@ def test_a_backup_made_while_a_run_writes_is_whole(tmp_path: Path) -> None:
     with open_archive(copy.archive) as connection:
         ((archived,),) = connection.execute("SELECT sum(next_offset) FROM positions").fetchall()
 
-    async def ends() -> int:
-        async with LocalLog.open(copy.log) as log:
-            return sum([sum((await log.end_offsets(topic)).values()) for topic in await log.topics()])
+    async def ends(log: LocalLog) -> int:
+        return sum([sum((await log.end_offsets(topic)).values()) for topic in await log.topics()])
 
-    assert archived == asyncio.run(ends())
+    assert archived == on_log(copy.root, ends)
 
 
 async def test_a_run_goes_on_from_a_backup_wherever_it_is_put(tmp_path: Path) -> None:
@@ -144,50 +140,19 @@ async def test_a_run_goes_on_from_a_backup_wherever_it_is_put(tmp_path: Path) ->
     assert not was.exists()
 
 
-def test_a_backup_takes_no_directory_but_those_of_the_runs_checkpoints(tmp_path: Path) -> None:
-    data, other = DataDir(tmp_path / "data"), tmp_path / "others"
-    started = next(event for event in made_up_run(RUN) if isinstance(event, RunStarted))
-    started = msgspec.structs.replace(started, config={"learner": {"ckpt_root": str(other)}})
-    hidden = msgspec.structs.replace(started, event_id="hidden", run_id=".ssh")
+def test_a_backup_takes_no_directory_but_its_own_checkpoints(tmp_path: Path) -> None:
+    data, other = DataDir(tmp_path / "data"), tmp_path / "others" / RUN / "ckpt-000002-0b"
     own = _checkpoint(data, "ckpt-000001-0a")
+    other.mkdir(parents=True)
     # Of a place that the data directory had before: the same checkpoint once more.
     moved = f"/gone/checkpoints/{_OTHER}/ckpt-000001-0a"
-    theirs = [other / RUN / "ckpt-000002-0b", other / RUN / "ckpt-proposer-000002-0b"]
-    elsewhere = [
-        other / RUN / "keys",  # not the name of a checkpoint
-        other / ".ssh" / "ckpt-000003-0c",  # not the id of a run
-        other / _OTHER / "ckpt-000003-0c",  # another run's root
-        tmp_path / RUN / "ckpt-000003-0c",
-        other / RUN / "ckpt-000004-linked",
-    ]
-    for directory in (*theirs, *elsewhere[:-1]):
-        directory.mkdir(parents=True)
-        (directory / "file").touch()
-    (theirs[0] / "link").symlink_to(elsewhere[0] / "file")
-    elsewhere[-1].symlink_to(elsewhere[0])
-    up = f"{other}/{_OTHER}/../{RUN}/ckpt-000002-0b"
-    absent = ["\0", "/" + "x" * 300, "/" + "y/" * 3000, str(other / RUN / "ckpt-000009-0f")]
-    paths = [str(own.path), moved, *map(str, (*theirs, *elsewhere)), up, *absent]
-    named = [
-        msgspec.structs.replace(own, event_id=str(number), path=path) for number, path in enumerate(paths)
-    ]
-
-    async def record() -> None:
-        async with LocalLog.open(data.log, synchronous="NORMAL") as log:
-            await log.create_topics(list(load_topics().values()))
-            await log.append([record_from_event(event) for event in (started, hidden, *named)])
-
-    asyncio.run(record())
+    absent = ["\0", "/" + "x" * 300, "/" + "y/" * 3000, str(tmp_path / RUN / "ckpt-000009-0f")]
+    paths = [str(own.path), moved, str(other), f"{other}/../ckpt-000002-0b", *absent]
+    append(data.root, [msgspec.structs.replace(own, event_id=path, path=path) for path in paths])
     done = back_up(data.root, tmp_path / "copy")
-    assert set(done.left_out) == {*map(str, elsewhere), up}
-    assert set(done.missing) == set(absent)
+    assert (done.checkpoints, done.elsewhere, set(done.missing)) == (1, 2, set(absent))
     copies = tmp_path / "copy" / "checkpoints"
-    assert {path.relative_to(copies) for path in copies.glob("*/*")} == {
-        Path(_OTHER, "ckpt-000001-0a"),
-        *(path.relative_to(other) for path in theirs),
-    }
-    assert (copies / RUN / theirs[0].name / "link").is_symlink()
-    assert done.checkpoints == 3
+    assert [path.relative_to(copies) for path in copies.glob("*/*")] == [Path(_OTHER, "ckpt-000001-0a")]
 
 
 def test_where_a_checkpoint_is(tmp_path: Path) -> None:

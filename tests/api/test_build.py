@@ -12,7 +12,6 @@ from tests.inference.byte_model import build_byte_model
 from unstable_stream.algorithms.settings import A2CConfig, PPOConfig, ReinforceConfig
 from unstable_stream.api.quickstart import quickstart
 from unstable_stream.api.settings import make_config
-from unstable_stream.api.unstable_baselines import settings_of
 from unstable_stream.errors import ConfigError, UnstableStreamError
 from unstable_stream.events import GameOutcome
 from unstable_stream.runs.config import EnvConfig, RunConfig
@@ -79,16 +78,11 @@ def test_flat_nested_and_dotted_keys_are_one() -> None:
         engine={"max_loras": 3},
         model_pool={"sample_mode": "lagged"},
     )
-    dotted = of(
-        **{
-            "learner.learning_rate": 2e-4,
-            "learner.batch_size": 64,
-            "engine.max_loras": 3,
-            "model_pool.sample_mode": "lagged",
-        }
-    )
-    assert flat == nested == dotted
+    dotted = {"learner.batch_size": 64, "engine.max_loras": 3, "model_pool.sample_mode": "lagged"}
+    assert flat == nested == of(**dotted, learner={"learning_rate": 2e-4})
     assert (flat.learner.learning_rate, flat.engine.model_dump()["max_loras"]) == (2e-4, 3)
+    assert of(engine="vllm").engine.type == "vllm"
+    assert of(max_loras=4, engine="vllm").engine.model_dump()["max_loras"] == 4
 
 
 def test_the_sections_named_as_the_documented_parts_are_sections_too() -> None:
@@ -96,16 +90,6 @@ def test_the_sections_named_as_the_documented_parts_are_sections_too() -> None:
         model="tiny-player", train_envs=[SIMPLETAK], learner={"iterations": 3}, collector={"num_workers": 8}
     )
     assert (made.config.learner.iterations, made.config.collector.num_workers) == (3, 8)
-
-
-def test_a_key_of_one_section_may_stand_beside_the_section() -> None:
-    config = of(learner={"batch_size": 64}, learning_rate=1e-5)
-    assert (config.learner.batch_size, config.learner.learning_rate) == (64, 1e-5)
-
-
-def test_a_name_makes_the_engine() -> None:
-    assert of(engine="vllm").engine.type == "vllm"
-    assert of(max_loras=4, engine="vllm").engine.model_dump()["max_loras"] == 4
 
 
 @pytest.mark.parametrize(
@@ -153,13 +137,9 @@ def test_opponents_to_train_against_are_met() -> None:
 def test_the_evaluation_opponent_may_stand_with_the_environment() -> None:
     config = of(eval_envs=[us.EvalEnvSpec(SIMPLETAK, fixed_opponent="first-legal")])
     assert [opponent.name for opponent in config.evaluation.opponents] == ["first-legal"]
+    two = [us.EvalEnvSpec(SIMPLETAK, fixed_opponent=name) for name in ("first-legal", "random-legal")]
     with pytest.raises(ConfigError, match="name them once, evaluation_opponents"):
-        of(
-            eval_envs=[
-                us.EvalEnvSpec(SIMPLETAK, fixed_opponent="first-legal"),
-                us.EvalEnvSpec(SIMPLETAK, fixed_opponent="random-legal"),
-            ]
-        )
+        of(eval_envs=two)
 
 
 def test_transformations_are_objects_with_their_arguments() -> None:
@@ -181,7 +161,7 @@ def test_transformations_are_objects_with_their_arguments() -> None:
     assert [dict(each) for each in config.rewards.sampling] == [{"type": "NormalizeRewards"}]
 
 
-def test_an_algorithm_is_an_object_or_a_name() -> None:
+def test_every_built_in_algorithm_is_an_object_a_name_or_a_table() -> None:
     given = us.algorithms.Reinforce(is_clip=3.0, truncated_turns="drop")
     config = of(algorithm=given)
     assert isinstance(config.algorithm, ReinforceConfig)
@@ -191,21 +171,15 @@ def test_an_algorithm_is_an_object_or_a_name() -> None:
     assert of().algorithm.model_dump()["entropy_coef"] == 0.02
     assert given.settings.entropy_coef == config.algorithm.entropy_coef == 0.0
     assert of(is_clip=1.5).algorithm.model_dump()["entropy_coef"] == 0.02
-
-
-def test_every_built_in_algorithm_is_an_object_a_name_or_a_table() -> None:
-    ppo = of(algorithm=us.PPO(epochs=2, entropy_coef=0.01)).algorithm
-    assert isinstance(ppo, PPOConfig)
-    assert (ppo.epochs, ppo.clip_high, ppo.is_clip, ppo.entropy_coef) == (2, 0.2, 3.0, 0.01)
-    a2c = of(algorithm=us.A2C(gae_lambda=0.9)).algorithm
-    assert isinstance(a2c, A2CConfig)
-    assert (a2c.gae_lambda, a2c.discount, a2c.is_clip) == (0.9, 1.0, 2.0)
+    ppo, a2c = of(algorithm=us.PPO(epochs=2, entropy_coef=0.01)), of(algorithm=us.A2C(gae_lambda=0.9))
+    assert ppo.algorithm == PPOConfig(epochs=2, entropy_coef=0.01)
+    assert a2c.algorithm == A2CConfig(gae_lambda=0.9)
     assert of(algorithm="a2c").algorithm == A2CConfig()
     assert of(algorithm={"type": "ppo"}).algorithm == PPOConfig()
-    for config in (A2CConfig(truncated_turns="mask"), PPOConfig(epochs=3)):
-        built = build_training_algorithm(of(algorithm=config.model_dump()))
-        assert type(built).__name__.lower() == config.type
-        assert built.settings == config  # type: ignore[attr-defined]
+    for chosen in (A2CConfig(truncated_turns="mask"), PPOConfig(epochs=3)):
+        built = build_training_algorithm(of(algorithm=chosen.model_dump()))
+        assert type(built).__name__.lower() == chosen.type
+        assert built.settings == chosen  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="gae_lambda"):
         of(algorithm={"type": "reinforce", "gae_lambda": 0.5})
 
@@ -228,7 +202,7 @@ def test_an_algorithm_of_ones_own_takes_its_own_arguments_only() -> None:
     envs: dict[str, Any] = {"training_envs": [SIMPLETAK], "evaluation_envs": [SIMPLETAK]}
     collector = us.Collector(1, **parts, **envs, vllm_config={}, engine=Plain)
     learner = us.StandardLearner("tiny-player", **parts, algorithm=own)
-    made = make_config(settings_of(collector, learner))
+    made = make_config(collector.settings_with(learner))
     assert made.algorithm.model_dump() == own
     assert made.engine.model_dump()["type"] == home
 

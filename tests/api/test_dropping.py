@@ -1,30 +1,26 @@
 """Dropping a run as a user does it, and what all others that read the archive say of the run afterwards."""
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
 import unstable_stream as us
 from tests.archive.history import made_up_run
 from tests.history.proofs.recorded_run import record_run
-from unstable_stream.api.archived import export_run, find_runs, query
+from tests.places import append, ask, on_log
+from unstable_stream.api.archived import export_run, find_runs
 from unstable_stream.api.dropping import drop_run, look_at_run
 from unstable_stream.api.place import Place
 from unstable_stream.api.replaying import Replay
 from unstable_stream.api.run import fork_run
 from unstable_stream.api.serving import archive
 from unstable_stream.api.why import find_why
+from unstable_stream.archive import query
 from unstable_stream.errors import ArchiveError, RunError, UnstableStreamError
-from unstable_stream.events import Event, RunFinished, encode_event
+from unstable_stream.events import RunFinished, encode_event
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.records import record_from_event
 from unstable_stream.log.stores.archive_address import ARCHIVE_VARIABLE
-from unstable_stream.log.topics import load_topics
-from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.ui.cli import app
 from unstable_stream.ui.web.site import Site
 
 pytestmark = pytest.mark.longer
@@ -46,31 +42,14 @@ def lose_the_archive(data: Path) -> None:
         path.rename(path.with_name(f"away-{path.name}"))
 
 
-def append(data: Path, events: Sequence[Event]) -> None:
-    """Append events to the log of a data directory, which is made if there is none."""
-
-    async def write() -> None:
-        async with LocalLog.open(DataDir(data).log, synchronous="NORMAL") as log:
-            if not await log.topics():
-                await log.create_topics(list(load_topics().values()))
-            await log.append([record_from_event(event) for event in events])
-
-    asyncio.run(write())
-
-
 def expire(data: Path) -> None:
     """Delete all records of the log."""
 
-    async def delete() -> None:
-        async with LocalLog.open(DataDir(data).log, synchronous="NORMAL") as log:
-            for topic in await log.topics():
-                await log.delete_before(await log.end_offsets(topic))
+    async def delete(log: LocalLog) -> None:
+        for topic in await log.topics():
+            await log.delete_before(await log.end_offsets(topic))
 
-    asyncio.run(delete())
-
-
-def _call(data: Path, *arguments: str, answer: str = "") -> Result:
-    return CliRunner().invoke(app, [*arguments, "--data", str(data)], input=answer, env={"COLUMNS": "200"})
+    on_log(data, delete)
 
 
 def _records_of(place: Place, run: str) -> int:
@@ -79,7 +58,7 @@ def _records_of(place: Place, run: str) -> int:
 
 
 def test_an_option_without_the_one_that_it_belongs_to_is_refused(tmp_path: Path) -> None:
-    done = _call(tmp_path, "archive", "--yes")
+    done = ask(tmp_path, "archive", "--yes")
     assert done.exit_code == 2
     assert "--yes is an answer to --drop" in done.output
     assert not list(tmp_path.iterdir())
@@ -89,14 +68,14 @@ def test_it_is_asked_for_and_told_and_the_archiver_leaves_it_out(tmp_path: Path,
     place = Place.at(tmp_path)
     append(tmp_path, [*made_up_run(), *made_up_run("run-b", updates=2)])
     archive(place)
-    declined = _call(tmp_path, "archive", "--drop", "run-a", answer="n\n")
+    declined = ask(tmp_path, "archive", "--drop", "run-a", answer="n\n")
     assert (declined.exit_code, _records_of(place, "run-a")) == (1, len(made_up_run()))
     assert f"run run-a (made up run-a): {len(made_up_run())} records, " in declined.output
-    done = _call(tmp_path, "archive", "--drop", "run-a", answer="y\n")
+    done = ask(tmp_path, "archive", "--drop", "run-a", answer="y\n")
     assert done.exit_code == 0, done.output
     assert f"dropped {len(made_up_run())} records; the archive had " in done.output
     assert ("or with unstable-stream archive --compact" in done.output) == (kind == "shared")
-    listed = _call(tmp_path, "runs", "--csv").stdout.splitlines()
+    listed = ask(tmp_path, "runs", "--csv").stdout.splitlines()
     assert [line.split(",")[0] for line in listed[1:]] == ["run-b", "run-a"]
     assert listed[2].startswith("run-a,made up run-a,")
     assert ",dropped," in listed[2]
@@ -105,7 +84,7 @@ def test_it_is_asked_for_and_told_and_the_archiver_leaves_it_out(tmp_path: Path,
     archive(place)
     assert (_records_of(place, "run-a"), _records_of(place, "run-c")) == (0, len(made_up_run(updates=1)))
     if kind == "file":
-        rebuilt = _call(tmp_path, "archive", "--rebuild")
+        rebuilt = ask(tmp_path, "archive", "--rebuild")
         assert rebuilt.exit_code == 0, rebuilt.output
         assert "dropped runs are not archived again: run-a" in rebuilt.output
     assert (_records_of(place, "run-a"), _records_of(place, "run-b")) == (0, len(made_up_run(updates=2)))
@@ -118,15 +97,10 @@ def test_it_is_asked_for_and_told_and_the_archiver_leaves_it_out(tmp_path: Path,
 @pytest.mark.usefixtures("kind")
 def test_whoever_asks_for_the_run_is_told(tmp_path: Path) -> None:
     place = Place.at(tmp_path)
-
-    async def record() -> None:
-        async with LocalLog.open(DataDir(tmp_path).log, synchronous="NORMAL") as log:
-            await record_run(log, "run-a", hosted=False)
-
-    asyncio.run(record())
+    on_log(tmp_path, lambda log: record_run(log, "run-a", hosted=False))
     append(tmp_path, made_up_run("run-b"))
     archive(place)
-    assert _call(tmp_path, "archive", "--drop", "run-a", "--yes", "--idle-days", "0").exit_code == 0
+    assert ask(tmp_path, "archive", "--drop", "run-a", "--yes", "--idle-days", "0").exit_code == 0
     (shelf,) = Site([place]).shelves.values()
     asks: list[Callable[[], object]] = [
         lambda: find_why(place, "run-a"),
@@ -144,11 +118,11 @@ def test_whoever_asks_for_the_run_is_told(tmp_path: Path) -> None:
     for expired in (False, True):
         if expired:
             expire(tmp_path)
-        for ask in asks:
+        for question in asks:
             with pytest.raises(RunError, match=r"^run run-a was dropped from the archive on 20.* records$"):
-                ask()
+                question()
         for command in ("verify", "why", "report", "train --resume"):
-            result = _call(tmp_path, *command.split(), "run-a")
+            result = ask(tmp_path, *command.split(), "run-a")
             assert isinstance(result.exception, UnstableStreamError), result.output
             assert "was dropped from the archive on" in str(result.exception)
         with pytest.raises(
@@ -165,12 +139,7 @@ def test_another_run_is_read_through_the_tiers_as_before(tmp_path: Path) -> None
     """The dropped run had the first records of each partition, which must not look like missing ones."""
     place = Place.at(tmp_path)
     append(tmp_path, made_up_run())
-
-    async def record() -> None:
-        async with LocalLog.open(DataDir(tmp_path).log, synchronous="NORMAL") as log:
-            await record_run(log, OTHER, hosted=False)
-
-    asyncio.run(record())
+    on_log(tmp_path, lambda log: record_run(log, OTHER, hosted=False))
     append(tmp_path, made_up_run("run-z"))
     archive(place)
 
@@ -223,7 +192,7 @@ def test_it_is_told_that_the_log_of_the_run_was_not_asked(
     assert not look_at_run(Place.at(home), "run-a").unasked_logs
     if there:
         append(elsewhere, made_up_run("run-b"))
-    done = _call(elsewhere, "archive", "--drop", "run-a", answer="n\n")
+    done = ask(elsewhere, "archive", "--drop", "run-a", answer="n\n")
     (log_id,) = look_at_run(Place.at(elsewhere), "run-a").unasked_logs
     assert f"note: of its log {log_id} it is not known whether all of the run is archived" in done.output
     assert _records_of(Place.at(home), "run-a") == len(made_up_run())

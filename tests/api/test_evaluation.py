@@ -2,37 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import unstable_stream as us
+from tests.api.conftest import ENV, train
+from tests.places import ask
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.runs.config import parse_config
-from unstable_stream.ui.cli import app
 
 pytestmark = pytest.mark.longer
 
-ENV = {"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}
 GAMES = 8
-
-
-def train(data: Path, **settings: Any) -> us.Run:
-    """Train the tiny player a little."""
-    small = {"max_tokens": 2, "num_workers": 8, "batch_size": 16, "mini_batch_size": 16, "iterations": 2}
-    made = us.build(
-        model="tiny-player", train_envs=[ENV], backend="inline", data=data, **{**small, **settings}
-    )
-    return made.start(live=False)
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> us.Run:
-    """A run of two updates; the optimizer state of its newest checkpoint is gone."""
-    run = train(tmp_path_factory.mktemp("data"), name="trained")
-    newest = max(run.checkpoints().dicts(), key=lambda checkpoint: checkpoint["iteration"])
-    (Path(newest["path"]) / "optimizer.pt").unlink()
-    return run
 
 
 def seeds(run: us.Run) -> list[tuple[object, ...]]:
@@ -58,6 +39,7 @@ def test_a_checkpoint_plays_scripted_opponents_and_checkpoints(trained: us.Run) 
         (f"{trained.id}@0", "adapter", GAMES, GAMES, [0, 1]),
         (f"{trained.id}@1", "adapter", GAMES, GAMES, [0, 1]),
     ]
+    assert parse_config(json.loads(run.config.model_dump_json())) == run.config
     # The opponents' weights were loaded from the files that were recorded.
     loaded = dict(run.sql("SELECT model_uid, sha256 FROM adapter_proofs").rows())
     recorded = {row["model_uid"]: row["sha256"] for row in trained.checkpoints().dicts()}
@@ -88,16 +70,10 @@ def test_the_same_seed_plays_the_same_games(trained: us.Run) -> None:
     assert us.list_runs(data)[0].name == "eval-trained"
 
 
-def test_a_policy_that_votes_is_recorded_and_verified_like_any_other(trained: us.Run) -> None:
-    run = us.evaluation(trained, "random-legal", games=4, votes=5).start(live=False)
-    assert run.config.evaluation.votes == 5
-    assert run.audit().ok
-    assert run.verify().ok
-
-
-def test_the_best_of_several_answers_is_recorded_and_verified_like_any_other(trained: us.Run) -> None:
-    run = us.evaluation(trained, "random-legal", games=4, best_of=3).start(live=False)
-    assert run.config.evaluation.best_of == 3
+@pytest.mark.parametrize("how", ["votes", "best_of"])
+def test_several_answers_are_recorded_and_verified_like_one(trained: us.Run, how: str) -> None:
+    run = us.evaluation(trained, "random-legal", games=4, **{how: 3}).start(live=False)  # type: ignore[arg-type]
+    assert getattr(run.config.evaluation, how) == 3
     assert run.audit().ok
     assert run.verify().ok
     with pytest.raises(ConfigError, match=r"votes=2 and evaluation\.best_of=3"):
@@ -107,7 +83,8 @@ def test_the_best_of_several_answers_is_recorded_and_verified_like_any_other(tra
 def test_a_checkpoint_of_another_run_is_trained_against(trained: us.Run, tmp_path: Path) -> None:
     checkpoint = trained.checkpoints().dicts()[-1]
     old = {"name": "old", "kind": "adapter", "path": checkpoint["path"]}
-    run = train(tmp_path, iterations=1, opponents=[old], sample_mode="fixed")
+    met = {"opponents": [old], "sample_mode": "fixed", "evaluation_opponents": []}
+    run = train(tmp_path, iterations=1, **met)
     kinds = run.sql("SELECT DISTINCT model_uid, kind, trained FROM seats ORDER BY 1").rows()
     assert kinds == [("ckpt-000000", "checkpoint", True), ("old", "adapter", False)]
     assert run.audit().ok
@@ -156,17 +133,9 @@ def test_an_adapter_that_cannot_play_is_refused(trained: us.Run, tmp_path: Path)
         us.evaluation("other/model", f"{trained.id}@1", envs=[ENV], data=trained.place.root)
 
 
-def test_an_adapter_has_a_recorded_configuration(trained: us.Run) -> None:
-    run = us.evaluation(trained, f"{trained.id}@1", games=2)
-    recorded = json.loads(run.config.model_dump_json())
-    assert parse_config(recorded) == run.config
-
-
 def test_the_command_shows_results_and_leaves_a_run(trained: us.Run) -> None:
-    from typer.testing import CliRunner
-
-    arguments = ["eval", trained.id, "--against", f"{trained.id}@0", "--games", "4", "-q"]
-    done = CliRunner().invoke(app, [*arguments, "--data", str(trained.place.root)])
+    against = ["--against", f"{trained.id}@0", "--games", "4", "-q"]
+    done = ask(trained.place.root, "eval", trained.id, *against)
     assert done.exit_code == 0, done.output
     assert "Evaluation" in done.output
     assert "unstable-stream fork" not in done.output

@@ -1,41 +1,25 @@
 """The directory of an export in the place of a data directory, as a user names it."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from tests.api.test_dropping import append
 from tests.archive.history import made_up_run
-from tests.history.proofs.recorded_run import record_run
+from tests.places import append, ask, recorded
 from unstable_stream.api.archived import export_run
 from unstable_stream.api.place import Place
 from unstable_stream.api.replaying import Replay
 from unstable_stream.api.serving import archive
 from unstable_stream.api.why import find_why
 from unstable_stream.events import encode_event
-from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.stores.archive_address import ARCHIVE_VARIABLE, archive_exists, archive_state
-from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.ui.cli import app
 from unstable_stream.ui.web.site import Site
 
 pytestmark = pytest.mark.longer
 
 
-def _call(data: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(app, [*arguments, "--data", str(data)], env={"COLUMNS": "200"})
-
-
 def test_commands_read_an_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, out = Place.at(tmp_path / "data"), tmp_path / "out"
-
-    async def record() -> None:
-        async with LocalLog.open(DataDir(place.root).log, synchronous="NORMAL") as log:
-            await record_run(log, "run-a")
-
-    asyncio.run(record())
+    place, out = recorded(tmp_path / "data", "run-a"), tmp_path / "out"
     append(place.root, made_up_run("run-b", updates=1))
     archive(place)
     export_run(place.archive, "run-a", out)
@@ -51,7 +35,7 @@ def test_commands_read_an_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ["games", "--run", "run-a", "--csv"],
         ["why", "run-a:update:1"],
     ):
-        here, there = _call(out, *command), _call(place.root, *command)
+        here, there = ask(out, *command), ask(place.root, *command)
         assert here.exit_code == 0, (command, here.output)
         assert here.stdout == there.stdout
     assert repr(find_why(kept, "run-a:update:1")) == repr(find_why(place, "run-a:update:1"))
@@ -59,10 +43,10 @@ def test_commands_read_an_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         [encode_event(event) for event in Replay(each, "run-a", source="archive")] for each in (place, kept)
     ]
     assert replayed[0] == replayed[1]
-    assert _call(out, "report", "run-a", "-o", str(tmp_path / "page.html")).exit_code == 0
+    assert ask(out, "report", "run-a", "-o", str(tmp_path / "page.html")).exit_code == 0
     (shelf,) = Site([kept]).shelves.values()
     assert [line.run_id for line in shelf.runs()] == ["run-a"]
-    refused = _call(out, "archive", "--drop", "run-a", "--yes", "--idle-days", "0")
+    refused = ask(out, "archive", "--drop", "run-a", "--yes", "--idle-days", "0")
     assert "is an export, which is only read" in str(refused.exception)
 
 
@@ -71,12 +55,12 @@ def test_an_export_takes_no_run_and_hides_no_archive(tmp_path: Path) -> None:
     append(place.root, made_up_run("run-a", updates=1))
     archive(place)
     (place.root / "manifest.json").write_text('{"name": "of a web page"}')
-    assert _call(place.root, "runs", "--csv").exit_code == 0
+    assert ask(place.root, "runs", "--csv").exit_code == 0
     export_run(place.archive, "run-a", tmp_path / "out")
     before = sorted((tmp_path / "out").iterdir())
-    refused = _call(tmp_path / "out", "train", "examples/simpletak.toml", "-q")
+    refused = ask(tmp_path / "out", "train", "examples/simpletak.toml", "-q")
     assert refused.exit_code == 1
     assert "is an export, which is only read: name another data directory" in str(refused.exception)
-    refused = _call(tmp_path / "out", "archive", "--drop", "run-a")
+    refused = ask(tmp_path / "out", "archive", "--drop", "run-a")
     assert "is an export, which is only read: delete it" in str(refused.exception)
     assert sorted((tmp_path / "out").iterdir()) == before

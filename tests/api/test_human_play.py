@@ -1,7 +1,5 @@
 """A person plays a checkpoint: recorded in a run of its own, rated, archived, and to be replayed."""
 
-import asyncio
-
 import pytest
 
 import unstable_stream as us
@@ -11,7 +9,6 @@ from unstable_stream.api.place import Place
 from unstable_stream.archive import query
 from unstable_stream.errors import ConfigError
 from unstable_stream.games.opponents.legal_moves import listed_moves
-from unstable_stream.history.proofs.verify import audit_run
 
 RUN = "run-asked"
 _DEADLINE_S = 240.0
@@ -61,12 +58,7 @@ def test_a_game_is_recorded_rated_and_archived(place: Place) -> None:
     assert (parent, outcome) == (RUN, "completed")
     # The run it was forked from did not notice.
     assert query(place.archive, "FROM game_outcomes WHERE run_id = $1", [RUN]).rows == []
-
-    async def problems() -> int:
-        async with place.opened_log() as log:
-            return len((await audit_run(log, game.run_id)).problems)
-
-    assert asyncio.run(problems()) == 0
+    assert us.open_run(game.run_id, place.root).audit().ok
 
 
 def test_a_person_may_give_up(place: Place) -> None:
@@ -80,12 +72,10 @@ def test_a_person_may_give_up(place: Place) -> None:
     assert rows == [("abandoned",)]
     with pytest.raises(ConfigError, match="not your turn"):
         game.move("[1]")
-
-
-def test_a_person_who_leaves_gives_up_after_a_while(place: Place) -> None:
-    game = HumanGame(place, RUN, patience_s=0.1).start()
-    assert game.wait(60.0, for_=("over", "failed")) == "over"
-    rows = query(place.archive, "SELECT state FROM games WHERE game_id = $1", [game.game_id]).rows
+    # Who leaves gives up after a while.
+    left = HumanGame(place, RUN, patience_s=0.1).start()
+    assert left.wait(60.0, for_=("over", "failed")) == "over"
+    rows = query(place.archive, "SELECT state FROM games WHERE game_id = $1", [left.game_id]).rows
     assert rows == [("abandoned",)]
 
 
@@ -99,12 +89,7 @@ def test_a_game_whose_program_ends_is_recorded_as_stopped(place: Place) -> None:
     (status,) = [status for status in us.list_runs(place.root) if status.run_id == game.run_id]
     assert status.ended is not None
     assert (status.ended.outcome, status.ended.reason) == ("stopped", "SIGTERM")
-
-    async def problems() -> int:
-        async with place.opened_log() as log:
-            return len((await audit_run(log, game.run_id)).problems)
-
-    assert asyncio.run(problems()) == 0
+    assert us.open_run(game.run_id, place.root).audit().ok
 
 
 @pytest.mark.parametrize(

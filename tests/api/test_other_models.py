@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import unstable_stream as us
+from tests.api.conftest import train
 from tests.inference.byte_model import build_byte_model
 from unstable_stream.errors import ConfigError
 from unstable_stream.runs.config import parse_config
@@ -42,20 +43,16 @@ def seats(run: us.Run) -> list[dict[str, Any]]:
 
 
 def test_a_run_trains_and_is_evaluated_against_other_models(other: Path, tmp_path: Path) -> None:
-    run = us.build(
-        model="tiny-player",
+    run = train(
+        tmp_path,
         train_envs=[TICTACTOE],
-        backend="inline",
-        data=tmp_path,
         opponents=[few_tokens(other)],
         sample_mode="fixed",
         evaluation_opponents=[TWIN],
-        num_workers=8,
-        batch_size=16,
-        mini_batch_size=16,
+        max_tokens=4,
         iterations=1,
         max_eval_games_per_ckpt=8,
-    ).start(live=False)
+    )
     assert run.state == "completed"
     assert run.audit().ok
     assert run.verify().ok
@@ -66,8 +63,7 @@ def test_a_run_trains_and_is_evaluated_against_other_models(other: Path, tmp_pat
     # It reads and answers in its own tokens: the same weights as the run's first policy, and so as legal.
     assert found["twin"]["games"] == 16
     assert found["twin"]["invalid"] <= 4
-    recorded = run.sql("SELECT DISTINCT seat_kind FROM (SELECT kind AS seat_kind FROM seats)").dicts()
-    assert {row["seat_kind"] for row in recorded} == {"checkpoint", "model"}
+    assert {row["kind"] for row in found.values()} == {"checkpoint", "model"}
     assert not run.sql("SELECT 1 FROM trajectories WHERE model_uid IN ('twin', 'bytes')").dicts()
 
 
@@ -104,13 +100,7 @@ def test_a_model_that_cannot_play_is_refused_before_the_run_starts(
     tmp_path: Path, changed: Mapping[str, Any], says: str
 ) -> None:
     with pytest.raises(ConfigError, match=says):
-        us.build(
-            model="tiny-player",
-            train_envs=[TICTACTOE],
-            backend="inline",
-            data=tmp_path,
-            evaluation_opponents=[{**TWIN, **changed}],
-        ).start(live=False)
+        train(tmp_path, train_envs=[TICTACTOE], evaluation_opponents=[{**TWIN, **changed}])
 
 
 def test_its_engine_has_a_place_of_its_own() -> None:
@@ -128,10 +118,6 @@ def test_its_engine_has_a_place_of_its_own() -> None:
     (share,) = planned.opponents
     assert (share.num_gpus, share.memory_fraction, len(share.gpus)) == (0.5, 0.45, 1)
     assert [each.service for each in planned.shares] == ["learner", "engine 0", "opponent twin"]
+    learner = config().learner.model_copy(update={"num_gpus": 1.0})
     with pytest.raises(ConfigError, match="opponent twin"):
-        place(
-            config(num_gpus=1).model_copy(
-                update={"learner": config().learner.model_copy(update={"num_gpus": 1.0})}
-            ),
-            [Machine(gpus=1)],
-        )
+        place(config(num_gpus=1).model_copy(update={"learner": learner}), [Machine(gpus=1)])

@@ -1,8 +1,12 @@
 """A checkpoint is pushed: others load it as the policy that it was, and its card has the numbers."""
 
+import base64
 import hashlib
 import json
 import shutil
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +16,15 @@ import pytest
 import torch
 import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from typer.testing import CliRunner
 
 import unstable_stream as us
+from tests.api.conftest import ENV, train
 from tests.inference.tiny_model import CHAT_TEMPLATE, build_adapter, build_tiny_model
+from tests.places import ask
 from unstable_stream.algorithms.intervals import wilson_interval
 from unstable_stream.api.checkpoints import find_checkpoint
-from unstable_stream.api.model_card import Form, ModelCard
-from unstable_stream.api.published_config import LEFT_OUT, published_config
-from unstable_stream.api.push import push_checkpoint
+from unstable_stream.api.model_card import LEFT_OUT, Form, ModelCard, published_config
+from unstable_stream.api.push import push_checkpoint, upload
 from unstable_stream.api.trained_on import read_training
 from unstable_stream.errors import CheckpointError, ConfigError, RunError
 from unstable_stream.events import AdapterProbe
@@ -28,34 +32,103 @@ from unstable_stream.events.arrays import unpack_floats, unpack_tokens
 from unstable_stream.inference.base_model import find_license
 from unstable_stream.inference.tiny_player import tiny_player_path
 from unstable_stream.runs.config import parse_config
-from unstable_stream.ui.cli import app
 
 pytestmark = pytest.mark.longer
 
-ENV = {"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}
+TOKEN = "hf_of_this_test"
+REPOSITORY = "me/player"
 
 
-def train(data: Path, **settings: Any) -> us.Run:
-    """Train the tiny player a little, so much that its answers change."""
-    small: dict[str, Any] = {"max_tokens": 2, "num_workers": 8, "batch_size": 16, "mini_batch_size": 16}
-    small |= {"iterations": 2, "learning_rate": 0.05}
-    made = us.build(
-        model="tiny-player",
-        train_envs=[ENV],
-        backend="inline",
-        data=data,
-        evaluation_opponents=["random-legal", "first-legal"],
-        max_eval_games_per_ckpt=4,
-        **{**small, **settings},
-    )
-    return made.start(live=False)
+class Hub:
+    """One model repository: what the client asks for when it makes, looks at and fills it."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {".gitattributes": b""}
+        self.private: bool | None = None
+        """``None``: the repository does not exist."""
+        self.message = ""
+        self.refuses: str | None = None
+
+    def answer(self, path: str, body: bytes) -> tuple[int, Any]:
+        if self.refuses is not None:
+            return 403, {"error": self.refuses}
+        if path == "/api/repos/create":
+            url = {"url": f"https://huggingface.co/{REPOSITORY}"}
+            if self.private is not None:
+                return 409, {"error": "You already created this model repo", **url}
+            wanted = json.loads(body)
+            # Versions 1 of the client say "private", later ones "visibility".
+            self.private = wanted.get("private", wanted.get("visibility") == "private")
+            return 200, url
+        if path == "/api/validate-yaml":
+            return 200, {"errors": [], "warnings": []}
+        of_repository = path.removeprefix(f"/api/models/{REPOSITORY}")
+        if of_repository in ("", "/revision/main"):
+            siblings = [{"rfilename": name} for name in self.files]
+            return 200, {"id": REPOSITORY, "private": self.private, "siblings": siblings}
+        if of_repository == "/tree/main":
+            return 200, [
+                {"type": "file", "path": name, "size": len(content), "oid": "0"}
+                for name, content in self.files.items()
+            ]
+        if of_repository == "/preupload/main":
+            paths = [file["path"] for file in json.loads(body)["files"]]
+            return 200, {
+                "files": [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in paths]
+            }
+        if of_repository == "/commit/main":
+            for line in map(json.loads, body.decode().splitlines()):
+                self.change(line["key"], line["value"])
+            return 200, {"commitUrl": f"https://huggingface.co/{REPOSITORY}/commit/1", "commitOid": "1"}
+        return 404, {"error": f"nothing at {path}"}
+
+    def change(self, kind: str, value: dict[str, Any]) -> None:
+        if kind == "header":
+            self.message = value["summary"]
+        elif kind == "file":
+            self.files[value["path"]] = base64.b64decode(value["content"])
+        elif kind == "deletedFile":
+            del self.files[value["path"]]
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> us.Run:
-    """A run of two updates against one of its two evaluation opponents."""
-    data = tmp_path_factory.mktemp("data")
-    return train(data, name="trained", sample_mode="fixed", opponents=["random-legal"])
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Hub, str]]:
+    """A Hub and its address."""
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    made = Hub()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length") or 0))
+            path = self.path.partition("?")[0]
+            known = self.headers.get("authorization") == f"Bearer {TOKEN}"
+            status, answer = made.answer(path, body) if known else (401, {"error": "who are you?"})
+            content = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_GET = do_POST  # noqa: N815
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield made, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n# player\n")
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"weights")
+    return tmp_path
 
 
 def probe(run: us.Run, update: int | None = None) -> AdapterProbe:
@@ -86,22 +159,14 @@ def base_model() -> Any:
 
 
 def test_an_adapter_is_the_learners_policy_in_plain_peft(trained: us.Run, tmp_path: Path) -> None:
-    done = us.push(trained, tmp_path / "player")
-    assert done.form == "adapter"
-    assert done.checkpoint == f"{trained.id}@2"
+    said = ask(trained.place.root, "push", f"{trained.id}@2", str(tmp_path / "player")).stdout
+    assert f"{tmp_path / 'player'}: adapter {trained.id}@2, 6 files, " in said
+    done = us.push(trained, tmp_path / "player", replace=True)
+    assert (done.form, done.checkpoint) == ("adapter", f"{trained.id}@2")
     directory = Path(done.destination)
-    assert (
-        {file.name for file in directory.iterdir()}
-        == {
-            "README.md",
-            "adapter_config.json",
-            "adapter_model.safetensors",
-            "tokenizer.json",
-            "tokenizer_config.json",
-            "unstable_stream.json",
-        }
-        == set(done.files)
-    )
+    names = "README.md adapter_config.json adapter_model.safetensors unstable_stream.json"
+    files = {*names.split(), "tokenizer.json", "tokenizer_config.json"}
+    assert {file.name for file in directory.iterdir()} == files == set(done.files)
     config = json.loads((directory / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "tiny-player"
     check_policy(peft.PeftModel.from_pretrained(base_model(), directory), probe(trained))
@@ -266,19 +331,11 @@ def test_a_mistake_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
-    failed = CliRunner().invoke(app, ["push", *arguments, "--data", str(trained.place.root)])
+    failed = ask(trained.place.root, "push", *arguments)
     assert isinstance(failed.exception, (RunError, ConfigError))
     assert says in str(failed.exception)
     assert "\n" not in str(failed.exception)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_the_command_says_what_it_wrote(trained: us.Run, tmp_path: Path) -> None:
-    done = CliRunner().invoke(
-        app, ["push", f"{trained.id}@2", str(tmp_path / "out"), "--data", str(trained.place.root)]
-    )
-    assert done.exit_code == 0, done.output
-    assert f"{tmp_path / 'out'}: adapter {trained.id}@2, 6 files, " in done.stdout
 
 
 def test_an_archive_that_is_behind_is_named(trained: us.Run, tmp_path: Path) -> None:
@@ -288,48 +345,36 @@ def test_an_archive_that_is_behind_is_named(trained: us.Run, tmp_path: Path) -> 
         us.push(trained.id, tmp_path / "out", data=copy)
 
 
-def test_the_hub_gets_the_same_files(trained: us.Run) -> None:
-    sent: dict[str, Any] = {}
-
-    def keep(directory: Path, repository: str, **wanted: Any) -> str:
-        sent.update(wanted, repository=repository, files={file.name for file in directory.iterdir()})
-        sent["card"] = (directory / "README.md").read_text()
-        return f"https://huggingface.co/{repository}"
-
+def test_the_hub_gets_the_same_files(trained: us.Run, hub: tuple[Hub, str]) -> None:
+    made, address = hub
     done = push_checkpoint(
         trained.place,
         f"{trained.id}@2",
-        "hf://me/player",
+        f"hf://{REPOSITORY}",
         merged=False,
         replace=False,
         public=False,
-        uploader=keep,
+        endpoint=address,
     )
-    assert done.destination == "https://huggingface.co/me/player"
-    assert (sent["repository"], sent["public"], sent["replace"]) == ("me/player", False, False)
-    assert sent["files"] == set(done.files)
-    assert 'PeftModel.from_pretrained(base, "me/player")' in sent["card"]
+    assert done.destination == f"{address}/{REPOSITORY}"
+    assert made.private is True
+    assert made.message == f"{trained.id}@2 of unstable_stream"
+    assert made.files.keys() == {".gitattributes", *done.files}
+    assert f'PeftModel.from_pretrained(base, "{REPOSITORY}")'.encode() in made.files["README.md"]
 
 
 def test_an_adapter_that_a_run_began_with_is_pushed_though_no_learner_of_ours_saved_it(
     trained: us.Run, tmp_path: Path
 ) -> None:
     made = trained.push(tmp_path / "made")
+    changes = [f"learner.initial_lora_path={made.destination}", "sampling.max_tokens=2"]
     begun = us.evaluation(
-        "tiny-player",
-        "random-legal",
-        games=2,
-        envs=[ENV],
-        data=tmp_path / "data",
-        overrides=[f"learner.initial_lora_path={made.destination}", "sampling.max_tokens=2"],
-    ).start(live=False)
-    again = begun.push(tmp_path / "again")
-    assert again.checkpoint.endswith("@0")
-    assert again.weights == made.weights
-    assert (
-        "0 updates on 0 steps (turns) of 0 games. Opponents: none."
-        in (tmp_path / "again" / "README.md").read_text()
+        "tiny-player", "random-legal", games=2, envs=[ENV], data=tmp_path / "data", overrides=changes
     )
+    again = begun.start(live=False).push(tmp_path / "again")
+    assert (again.checkpoint, again.weights) == (f"{begun.id}@0", made.weights)
+    card = (tmp_path / "again" / "README.md").read_text()
+    assert "0 updates on 0 steps (turns) of 0 games. Opponents: none." in card
 
 
 def test_a_base_model_in_a_directory_is_found_by_its_path_and_keeps_its_chat_template(tmp_path: Path) -> None:
@@ -402,11 +447,8 @@ def test_the_front_matter_is_what_the_hub_reads(trained: us.Run) -> None:
     assert merged["license"] == "other"
     assert "its files state none that is known" in text
     assert "vllm serve me/player" in text
-    served = card(trained, "Qwen/Qwen3-0.6B", None, "adapter")
-    assert (
-        "vllm serve Qwen/Qwen3-0.6B --enable-lora --max-lora-rank 16 --lora-modules trained=me/player"
-        in served
-    )
+    lora = "vllm serve Qwen/Qwen3-0.6B --enable-lora --max-lora-rank 16 --lora-modules trained=me/player"
+    assert lora in card(trained, "Qwen/Qwen3-0.6B", None, "adapter")
 
 
 @pytest.mark.parametrize(
@@ -414,11 +456,7 @@ def test_the_front_matter_is_what_the_hub_reads(trained: us.Run) -> None:
     [
         ("README.md", "---\nlanguage: en\nlicense: llama3.2\n---\n# Llama", "llama3.2"),
         ("README.md", "# no front matter\nlicense: mit\n", None),
-        (
-            "LICENSE",
-            "                              Apache License\n                        Version 2.0, January 2004",
-            "apache-2.0",
-        ),
+        ("LICENSE", f"{' ' * 30}Apache License\n{' ' * 24}Version 2.0, January 2004", "apache-2.0"),
         ("LICENSE.txt", "MIT License\n\nCopyright", "mit"),
         ("LICENSE", "All rights reserved", None),
         ("config.json", '{"license": "gemma"}', "gemma"),
@@ -457,3 +495,47 @@ def test_no_secret_is_published() -> None:
         with pytest.raises(ConfigError, match=r"^engine\.api_key_env of the run is no name") as caught:
             published_config(config(api_key_env=key))
         assert key not in str(caught.value)
+
+
+def send(directory: Path, address: str, *, public: bool = False, replace: bool = False) -> str:
+    return upload(directory, REPOSITORY, public=public, replace=replace, message="new", endpoint=address)
+
+
+def test_files_on_the_hub_are_replaced_only_if_that_is_said(hub: tuple[Hub, str], directory: Path) -> None:
+    made, address = hub
+    made.private = True
+    made.files["model.safetensors"] = b"old"
+    before = dict(made.files)
+    with pytest.raises(RunError, match=r"^hf://me/player has files: add --replace"):
+        send(directory, address)
+    assert made.files == before
+    send(directory, address, replace=True)
+    assert made.files.keys() == {".gitattributes", "README.md", "adapter_model.safetensors"}
+
+
+def test_nothing_becomes_public_unless_that_is_said(hub: tuple[Hub, str], directory: Path) -> None:
+    made, address = hub
+    made.private = False
+    with pytest.raises(RunError, match=r"is public: add --public"):
+        send(directory, address)
+    assert made.files.keys() == {".gitattributes"}
+    send(directory, address, public=True)
+    assert "README.md" in made.files
+
+
+def test_what_the_hub_says_no_to_is_one_line(
+    hub: tuple[Hub, str], directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, address = hub
+    made.refuses = "you have no right to create a model here"
+    with pytest.raises(
+        RunError, match=r"^could not upload to hf://me/player: .*no right to create"
+    ) as caught:
+        send(directory, address)
+    assert "\n" not in str(caught.value)
+    monkeypatch.setenv("HF_TOKEN", "hf_of_another")
+    with pytest.raises(RunError, match="who are you"):
+        send(directory, address)
+    with pytest.raises(RunError, match=r"^could not upload to hf://me/player: ") as caught:
+        send(directory, "http://127.0.0.1:9")  # where nobody listens
+    assert "\n" not in str(caught.value)

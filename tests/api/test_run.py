@@ -1,6 +1,5 @@
 """A recorded run answers from Python: SQL, games, proofs, what-if, replay, fork."""
 
-import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -8,13 +7,11 @@ from pathlib import Path
 import pytest
 
 import unstable_stream as us
-from tests.history.proofs.recorded_run import ENVS, UPDATES, record_run
-from unstable_stream.archive import ArchiveWriter
+from tests.history.proofs.recorded_run import ENVS, UPDATES
+from tests.places import recorded
 from unstable_stream.errors import ArchiveError, ConfigError, EngineError, EventLogError, RunError
 from unstable_stream.events import GameOutcome, LearnerUpdate
 from unstable_stream.inference.engine import Completion, EngineStats, GenerationRequest
-from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.reading import read_to_end
 
 pytestmark = pytest.mark.longer
 
@@ -24,17 +21,8 @@ RUN, OTHER = "run-asked", "another"
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory with two finished runs of three updates, on the log and in the archive."""
-    directory = tmp_path_factory.mktemp("data")
-
-    async def record() -> None:
-        async with LocalLog.open(directory / "log.sqlite", synchronous="NORMAL") as log:
-            await record_run(log, RUN, hosted=False)
-            await record_run(log, OTHER, hosted=False, games=2, updates=False)
-            with ArchiveWriter(directory / "archive.duckdb", await log.log_id()) as writer:
-                writer.write([record async for record in read_to_end(log, tuple(await log.topics()))])
-
-    asyncio.run(record())
-    return directory
+    place = recorded(tmp_path_factory.mktemp("data"), RUN, hosted=False)
+    return recorded(place.root, OTHER, hosted=False, games=2, updates=False).root
 
 
 @pytest.fixture

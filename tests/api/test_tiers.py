@@ -9,8 +9,8 @@ import pytest
 
 import unstable_stream as us
 from tests.archive.history import made_up_run
-from tests.history.proofs.recorded_run import record_run
 from tests.log.harness import topics_of_one_partition
+from tests.places import on_log, recorded
 from unstable_stream.api.place import Place
 from unstable_stream.api.replaying import Replay
 from unstable_stream.api.serving import archive
@@ -47,35 +47,22 @@ async def _expire(log: LocalLog, share: float) -> Mapping[TopicPartition, int]:
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
 def test_verify_audit_replay_and_fork_find_what_they_found_before(tmp_path: Path, share: float) -> None:
-    async def record() -> None:
-        async with LocalLog.open(DataDir(tmp_path).log, synchronous="NORMAL") as log:
-            await record_run(log, RUN)
-
-    async def expire() -> None:
-        async with LocalLog.open(DataDir(tmp_path).log, synchronous="NORMAL") as log:
-            gone = {at.topic for at, begin in (await _expire(log, share)).items() if begin}
-            assert {"runs", "trajectories", "steps", "game-outcomes", "learner-updates"} <= gone
-
-    async def fork() -> object:
-        async with place.opened_history() as log:
-            return await find_fork(log, RUN, 0)
-
     def looked_at() -> list[object]:
         run = us.open_run(RUN, data=tmp_path)
         return [
             run.verify(games=False),
             run.audit(),
             [encode_event(event) for event in Replay(place, RUN)],
-            asyncio.run(fork()),
+            place.ask_history(lambda log: find_fork(log, RUN, 0)),
         ]
 
-    place = Place.at(tmp_path)
-    asyncio.run(record())
-    archive(place)
+    place = recorded(tmp_path, RUN)
     before = looked_at()
     assert before[0].ok  # type: ignore[attr-defined]
     steps = query(place.archive, "SELECT count(*) FROM steps").rows
-    asyncio.run(expire())
+    begins = on_log(tmp_path, lambda log: _expire(log, share))
+    gone = {at.topic for at, begin in begins.items() if begin}
+    assert {"runs", "trajectories", "steps", "game-outcomes", "learner-updates"} <= gone
     assert looked_at() == before
     assert query(place.archive, "SELECT count(*) FROM steps").rows == steps
 

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import unstable_stream as us
-from tests.api.test_evaluation import ENV, train
+from tests.api.conftest import ENV, train
+from tests.places import ask
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.inference.tiny_player import tiny_player_path
-from unstable_stream.ui.cli import app
 
 pytestmark = pytest.mark.longer
 
@@ -22,10 +21,9 @@ GAMES = 4
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[us.Run, us.Run]:
+def runs(trained: us.Run) -> tuple[us.Run, us.Run]:
     """Two runs of one place."""
-    data = tmp_path_factory.mktemp("data")
-    return train(data, name="first"), train(data, name="second", iterations=1)
+    return trained, train(trained.place.root, name="second", iterations=1)
 
 
 @pytest.fixture(scope="module")
@@ -109,21 +107,21 @@ def test_without_a_checkpoint_the_model_is_named(tmp_path: Path) -> None:
     ("players", "settings", "error", "words"),
     [
         ([], {}, ConfigError, "a tournament of 0: expected at least two players"),
-        ("first", {}, ConfigError, "a tournament of 1: expected at least two players"),
-        (["first", "nothing@2"], {}, RunError, "no run 'nothing'"),
-        (["first", "second@9"], {}, RunError, "no checkpoint of update 9; it has those of 0, 1"),
-        (["first", "random-legl"], {}, RunError, "player 'random-legl': no run .* opponents: random-legal"),
-        (["first@2", "first"], {}, ConfigError, "@2 is named twice"),
-        (["first", "base"], {"games": 3}, ConfigError, "games=3: expected an even number"),
+        ("trained", {}, ConfigError, "a tournament of 1: expected at least two players"),
+        (["trained", "nothing@2"], {}, RunError, "no run 'nothing'"),
+        (["trained", "second@9"], {}, RunError, "no checkpoint of update 9; it has those of 0, 1"),
+        (["trained", "random-legl"], {}, RunError, "player 'random-legl': no run .* opponents: random-legal"),
+        (["trained@2", "trained"], {}, ConfigError, "@2 is named twice"),
+        (["trained", "base"], {"games": 3}, ConfigError, "games=3: expected an even number"),
         (
-            ["first", "base"],
+            ["trained", "base"],
             {"model": "other"},
             ConfigError,
             "different base models: .*, .* other",
         ),
         (["base", "random-legal"], {}, ConfigError, "no checkpoint of a run plays: name the environments"),
         (["base", "random-legal"], {"envs": [ENV]}, ConfigError, "name the environments, and the base model"),
-        (["first", "no.module:player"], {}, ConfigError, "cannot import no"),
+        (["trained", "no.module:player"], {}, ConfigError, "cannot import no"),
     ],
 )
 def test_a_mistake_is_told_in_one_line_before_anything_is_written(
@@ -193,8 +191,8 @@ def test_games_of_three_seats_are_rated_by_pairs(tmp_path: Path) -> None:
 
 def test_opponents_alone_need_no_model_and_play_what_the_tiny_player_cannot_read(tmp_path: Path) -> None:
     """Half of six seats against the other half: TextArena's roles, teams of unlike size."""
-    options = ["--env", "SecretMafia-v0-train", "--games", "4", "-q", "--data", str(tmp_path)]
-    done = CliRunner().invoke(app, ["tournament", "random-legal", "first-legal", *options])
+    options = ["--env", "SecretMafia-v0-train", "--games", "4", "-q"]
+    done = ask(tmp_path, "tournament", "random-legal", "first-legal", *options)
     assert done.exit_code == 0, done.output
     assert "2 players, 4 of 4 games" in done.output
     assert "a game counts once for each" in done.output
@@ -205,31 +203,24 @@ def test_opponents_alone_need_no_model_and_play_what_the_tiny_player_cannot_read
 
 
 def test_the_command_shows_a_ladder_and_the_payoffs(runs: tuple[us.Run, us.Run]) -> None:
-    options = ["--data", str(runs[0].place.root)]
-    done = CliRunner().invoke(app, ["tournament", "first", "second", "base", "--games", "2", "-q", *options])
+    data = runs[0].place.root
+    done = ask(data, "tournament", "trained", "second", "base", "--games", "2", "-q")
     assert done.exit_code == 0, done.output
-    assert "3 players, 6 of 6 games" in done.output
-    assert "95 % interval" in done.output
-    assert "Payoff matrix" in done.output
-    newest = us.list_runs(runs[0].place.root)[0]
+    for said in ("3 players, 6 of 6 games", "95 % interval", "Payoff matrix"):
+        assert said in done.output
+    newest = us.list_runs(data)[0]
     assert newest.name == "tournament"
-    shown = CliRunner().invoke(app, ["tournament", "--show", newest.run_id, *options])
-    assert shown.output == done.output
-    standings = us.open_run(newest.run_id, runs[0].place.root).standings()
-    as_json = CliRunner().invoke(app, ["tournament", "--show", newest.run_id, "--json", *options])
-    rows = json.loads(as_json.stdout)
+    show = ["tournament", "--show", newest.run_id]
+    assert ask(data, *show).output == done.output
+    standings = us.open_run(newest.run_id, data).standings()
+    rows = json.loads(ask(data, *show, "--json").stdout)
     assert [(row["player"], row["elo"], row["against"]) for row in rows] == [
         (row.player, row.elo, row.against) for row in standings
     ]
-    as_csv = CliRunner().invoke(app, ["tournament", "--show", newest.run_id, "--csv", *options])
-    read = list(csv.DictReader(io.StringIO(as_csv.stdout)))
+    read = list(csv.DictReader(io.StringIO(ask(data, *show, "--csv").stdout)))
     assert [row["player"] for row in read] == [row.player for row in standings]
-
-
-def test_the_command_refuses_to_show_and_to_play() -> None:
-    done = CliRunner().invoke(app, ["tournament", "first", "second", "--show", "third"])
-    assert done.exit_code == 2
-    assert "plays nothing" in done.output
+    refused = ask(data, *show, "first", "second")
+    assert (refused.exit_code, "plays nothing" in refused.output) == (2, True)
 
 
 def test_a_tournament_that_was_stopped_goes_on(runs: tuple[us.Run, us.Run]) -> None:

@@ -37,31 +37,25 @@ def tiny_qwen3(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def measured(tiny_qwen3: Path, tmp_path: Path) -> Callable[[Callable[[Job], Iterator[Row]]], list[Row]]:
-    def rows(part: Callable[[Job], Iterator[Row]]) -> list[Row]:
-        return list(
-            part(
-                Job(
-                    part="tried",
-                    shape="tiny",
-                    model=str(tiny_qwen3),
-                    device="cpu",
-                    work=str(tmp_path),
-                    lengths=(32, 64),
-                    rounds=1,
-                    batch_tokens=256,
-                    micro_batch_tokens=128,
-                    requests=4,
-                    max_tokens=8,
-                )
-            )
-        )
-
-    return rows
-
-
 Measured = Callable[[Callable[[Job], Iterator[Row]]], list[Row]]
+
+
+@pytest.fixture
+def measured(tiny_qwen3: Path, tmp_path: Path) -> Measured:
+    job = Job(
+        part="tried",
+        shape="tiny",
+        model=str(tiny_qwen3),
+        device="cpu",
+        work=str(tmp_path),
+        lengths=(32, 64),
+        rounds=1,
+        batch_tokens=256,
+        micro_batch_tokens=128,
+        requests=4,
+        max_tokens=8,
+    )
+    return lambda part: list(part(job))
 
 
 def test_the_learner_is_measured_at_each_length_with_and_without_recomputing(measured: Measured) -> None:
@@ -76,11 +70,8 @@ def test_the_learner_is_measured_at_each_length_with_and_without_recomputing(mea
 
 def test_the_engine_is_measured_beside_the_bare_library(measured: Measured) -> None:
     rows = measured(measure_transformers)
-    assert [(row["length"], row["requests"], row["completion_tokens"]) for row in rows] == [
-        (32, 4, 8),
-        (64, 4, 8),
-    ]
-    for row in rows:
+    for row, length in zip(rows, (32, 64), strict=True):
+        assert (row["length"], row["requests"], row["completion_tokens"]) == (length, 4, 8)
         assert row["share_of_bare"] == pytest.approx(row["tokens_per_s"] / row["bare_tokens_per_s"], abs=0.05)
 
 
@@ -138,16 +129,8 @@ def test_a_part_that_fails_takes_no_other_with_it(tiny_qwen3: Path, tmp_path: Pa
 def test_vllm_is_measured_beside_the_bare_library(tiny_qwen3: Path, tmp_path: Path) -> None:
     done = check(
         *("--device", "cpu", "--models", str(tiny_qwen3), "--parts", "vllm"),
-        *(
-            "--lengths",
-            "32",
-            "--rounds",
-            "1",
-            "--json",
-            str(tmp_path / "found.json"),
-            "--work",
-            str(tmp_path),
-        ),
+        *("--lengths", "32", "--rounds", "1"),
+        *("--json", str(tmp_path / "found.json"), "--work", str(tmp_path)),
     )
     assert done.returncode == 0, done.stdout
     _, vllm = json.loads((tmp_path / "found.json").read_text())["results"]

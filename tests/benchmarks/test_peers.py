@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from benchmarks.peers.__main__ import comparisons_of, fastest
+from benchmarks.peers.__main__ import comparisons_of
 from benchmarks.peers.agreement import agreement
 from benchmarks.peers.batch import SHAPES, Batch, Shape, make_batch, text_of
 from benchmarks.peers.environment import REQUIREMENTS, pins
@@ -28,7 +28,11 @@ def test_both_sides_get_the_same_batch(name: str, tmp_path: Path) -> None:
     made = make_batch(SHAPES[name])
     made.save(tmp_path / "batch.npz")
     batch = Batch.load(tmp_path / "batch.npz")
-    assert len(batch) == SHAPES[name].samples
+    shape = SHAPES[name]
+    assert len(batch) == shape.samples
+    # Every try cuts the batch without a rest.
+    assert all(shape.samples % rows == 0 for rows in (2, *shape.rows))
+    assert 1 in shape.rows or not shape.mixed_lengths
     samples = samples_of(batch)
     for index, sample in enumerate(samples):
         prompt, completion = made.sample(index)
@@ -40,14 +44,6 @@ def test_both_sides_get_the_same_batch(name: str, tmp_path: Path) -> None:
     # GRPO makes advantages of rewards by subtracting the mean of a group, here of two.
     np.testing.assert_array_equal(batch.advantages[::2], -batch.advantages[1::2])
     assert [sample.advantage for sample in samples] == batch.advantages.tolist()
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_every_try_cuts_the_batch_without_a_rest(name: str) -> None:
-    shape = SHAPES[name]
-    assert shape.samples % 2 == 0
-    assert all(shape.samples % rows == 0 for rows in shape.rows)
-    assert 1 in shape.rows or not shape.mixed_lengths
 
 
 def test_a_text_has_the_tokens_of_the_batch(tmp_path: Path) -> None:
@@ -70,11 +66,6 @@ def test_gradients_agree_by_direction_and_length() -> None:
     assert (twice.cosine, twice.difference) == (1.0, 1.0)
     with pytest.raises(ValueError, match=r"one side only: \['b'\]"):
         agreement(ours, {"a": ours["a"]})
-
-
-def test_a_peer_is_measured_with_its_fastest_rows() -> None:
-    assert fastest({1: 2.0, 4: 1.0, 16: 1.5}) == 4
-    assert fastest({4: 1.0, 1: 1.0}) == 1
 
 
 def test_only_the_update_is_on_the_clock(

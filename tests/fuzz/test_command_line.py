@@ -1,6 +1,5 @@
 """Arguments of any kind: the command line ends with a message, never with a traceback."""
 
-import asyncio
 import contextlib
 from collections.abc import Iterator
 
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from tests.archive.history import made_up_run
-from tests.ui.cli.test_consume_and_replay import append
+from tests.places import append
 from unstable_stream.api.place import Place
 from unstable_stream.api.serving import archive
 from unstable_stream.errors import UnstableStreamError
@@ -38,7 +37,7 @@ def in_a_data_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     """Go to a data directory with a run in it, so that relative paths lead nowhere else."""
 
     directory = tmp_path_factory.mktemp("data")
-    asyncio.run(append(directory, made_up_run(updates=1)))
+    append(directory, made_up_run(updates=1))
     archive(Place.at(directory))
     with contextlib.chdir(directory), pytest.MonkeyPatch.context() as patch:
         patch.setenv("UNSTABLE_STREAM_DATA", str(directory))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.api.test_push import train
+from tests.api.conftest import train
 from tests.inference.reference import Reference
 from tests.inference.tiny_model import build_adapter
 from tests.inference.vllm_modules import NEEDS_VLLM, beside_vllm

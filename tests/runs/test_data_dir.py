@@ -1,6 +1,5 @@
 """All files of a run are in its data directory, whatever its id is, and the archive can open its path."""
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,12 +8,12 @@ import pytest
 
 import unstable_stream as us
 from tests.archive.history import made_up_run
-from tests.ui.cli.test_consume_and_replay import append
+from tests.places import append
 from unstable_stream.api.backup import back_up
 from unstable_stream.api.place import Place
+from unstable_stream.api.replaying import track_run
 from unstable_stream.api.serving import archive
 from unstable_stream.api.settings import make_config
-from unstable_stream.api.tracking import track_run
 from unstable_stream.api.what_if import rerate_run
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import Event
@@ -46,7 +45,7 @@ def test_an_id_that_is_no_file_name_has_no_files(files: Callable[[DataDir, str],
 
 def test_what_a_run_of_a_foreign_id_would_write_or_replace_outside_is_refused(tmp_path: Path) -> None:
     place = Place.at(tmp_path / "somewhere" / "data")
-    asyncio.run(append(place.root, recorded(OUTSIDE)))
+    append(place.root, recorded(OUTSIDE))
     kept = tmp_path / "somewhere" / "outside" / "mine"
     kept.mkdir(parents=True)
     (kept / "file").touch()
@@ -95,7 +94,7 @@ def test_any_other_path_holds_log_archive_sets_and_backups(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     place = Place.at("mysql:a #%25;'\"$HOME ~é中\n[b]*{c}\x1b")
-    asyncio.run(append(place.root, recorded("run-a")))
+    append(place.root, recorded("run-a"))
     (place.root / "sibling").mkdir()
     archive(place)
     assert len(us.sql("SELECT DISTINCT run_id FROM events", data=place.root).rows()) == 1

@@ -3,14 +3,26 @@
 A name is ``RUN@UPDATE``, or in a run that trains several models, ``RUN@MODEL/UPDATE``.
 """
 
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from unstable_stream.api.place import Place
 from unstable_stream.api.shorthand import TINY_PLAYER
 from unstable_stream.errors import ConfigError
+from unstable_stream.events import Checkpoint
+from unstable_stream.log.stores import opened_checkpoint
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.fork import Fork, find_fork
+
+if TYPE_CHECKING:
+    from unstable_stream.inference.engine import Adapter
+    from unstable_stream.inference.tokenizer import FileTokenizer
+    from unstable_stream.inference.transformers.engine import TransformersEngine
+    from unstable_stream.inference.vllm.engine import VllmEngine
+
+EngineName: TypeAlias = Literal["transformers", "vllm"]
 
 
 class CheckpointName(NamedTuple):
@@ -57,21 +69,64 @@ def find_policy(place: Place, policy: str) -> tuple[Fork, RunConfig] | None:
 
     ``None``: it names a model. Raises as :func:`find_checkpoint`.
     """
-    return None if _names_model(policy) else find_checkpoint(place, *split_name(policy))
-
-
-def _names_model(policy: str) -> bool:
-    """Tell a model from a run: it is ``tiny-player``, a directory, or has the slash of a Hugging Face id."""
-    return policy == TINY_PLAYER or "/" in policy.partition("@")[0] or Path(policy).is_dir()
+    # A model is ``tiny-player``, a directory, or has the slash of a Hugging Face id.
+    if policy == TINY_PLAYER or "/" in policy.partition("@")[0] or Path(policy).is_dir():
+        return None
+    return find_checkpoint(place, *split_name(policy))
 
 
 def as_opponent(fork: Fork) -> dict[str, Any]:
     """Return the configuration of an opponent that is a checkpoint: its adapter, under the checkpoint's
     name."""
     chosen = fork.checkpoints[-1]
-    return {
-        "name": fork.name,
-        "kind": "adapter",
-        "path": chosen.path,
-        "sha256": chosen.sha256,
-    }
+    return {"name": fork.name, "kind": "adapter", "path": chosen.path, "sha256": chosen.sha256}
+
+
+class LoadedPolicy(NamedTuple):
+    """An engine with one policy; close the engine."""
+
+    engine: "TransformersEngine | VllmEngine"
+    tokenizer: "FileTokenizer"
+    adapter: "Adapter | None"
+    """``None``: the base model itself."""
+
+
+def load_policy(
+    path: str,
+    checkpoint: Checkpoint | None,
+    opened: ExitStack,
+    *,
+    engine: EngineName = "transformers",
+    lora_rank: int = 8,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> LoadedPolicy:
+    """Load a policy, which computes in float32; its files stay open until ``opened`` closes.
+
+    Args:
+        path: the directory of the base model.
+        checkpoint: of a run with this base model; ``None``: the model itself.
+        opened: gets what has to stay open.
+        engine: what computes.
+        lora_rank: of the checkpoint's adapter.
+        chat_template_kwargs: variables of the model's chat template.
+
+    Raises:
+        ConfigError: the model cannot be loaded.
+        EngineError: the checkpoint's weights are missing, or not those that were recorded.
+    """
+    from unstable_stream.inference.engine import Adapter
+    from unstable_stream.inference.tokenizer import load_tokenizer
+
+    adapter = None
+    if checkpoint is not None and checkpoint.path is not None:
+        saved = opened.enter_context(opened_checkpoint(checkpoint.path, checkpoint.sha256))
+        adapter = Adapter(checkpoint.model_uid, str(saved), checkpoint.sha256, checkpoint.probe)
+    tokenizer = load_tokenizer(path, chat_template_kwargs)
+    if engine == "vllm":
+        from unstable_stream.inference.vllm.engine import VllmEngine
+
+        vllm = VllmEngine(path, dtype="float32", max_loras=1, lora_rank=lora_rank)
+        return LoadedPolicy(vllm, tokenizer, adapter)
+    from unstable_stream.inference.transformers.engine import TransformersEngine
+
+    return LoadedPolicy(TransformersEngine(path, dtype="float32", max_loras=1), tokenizer, adapter)

@@ -31,6 +31,15 @@ from unstable_stream.runs.recording import derived_name
 if TYPE_CHECKING:
     from unstable_stream.services.launch.launcher import Backend
 
+ALONE: Final[Mapping[str, object]] = {
+    "consumers": (),
+    "trackers": (),
+    "external": (),
+    "metrics_port": None,
+    "model_pool.fixed": (),
+    "model_pool.sample_mode": "mirror",
+}
+"""Settings of a run that trains nothing, without what goes beside the run that it is made of."""
 _IN_FLIGHT: Final = 64
 """Games at once; more than the 4 or 16 of a run that also trains."""
 
@@ -144,8 +153,7 @@ def checked_run(
     fork: Fork | None = None,
 ) -> Run:
     """Return a run with a recorded one's configuration but for ``settings``, without what goes beside it."""
-    changes = {**settings, "consumers": (), "trackers": (), "external": (), "metrics_port": None}
-    changes |= {"model_pool.fixed": (), "model_pool.sample_mode": "mirror"}
+    changes = {**settings, **ALONE}
     if options.get("envs") is not None:
         changes["eval_envs"] = options["envs"]
     changed = make_config(changes, recorded, options.get("overrides", ()))

@@ -8,19 +8,12 @@ from typing import TYPE_CHECKING, Final, Unpack, get_args
 from unstable_stream.api.game_filter import GameFilter, Result, Sort, Split, State
 from unstable_stream.archive import QueryResult, query
 from unstable_stream.errors import ConfigError
-from unstable_stream.history.views.transcript import Transcript, TranscriptMove, load_transcript
+from unstable_stream.history.views.transcript import Transcript, TranscriptMove
+from unstable_stream.history.views.transcript import load_transcript as load_transcript
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-__all__ = [
-    "Game",
-    "find_games",
-    "game_list",
-    "load_transcript",
-    "shown_game",
-]
 
 # The view `games` without what only a game's start knows: to find the start of each of a million games takes
 # most of the time. Games in flight are told by their numbers, which are found faster than ids.

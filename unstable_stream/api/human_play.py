@@ -14,9 +14,10 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from unstable_stream.api.checkpoints import find_policy
+from unstable_stream.api.checkpoints import find_policy, load_policy
+from unstable_stream.api.evaluation import ALONE
 from unstable_stream.api.launching import end_with_program, has_ended
-from unstable_stream.api.loaded_policy import load_policy
+from unstable_stream.api.loops import stopped
 from unstable_stream.api.place import Place
 from unstable_stream.api.settings import make_config
 from unstable_stream.api.shorthand import template_for
@@ -43,14 +44,6 @@ HUMAN: Final = "human"
 _LONGEST_MOVE: Final = 4000
 _PATIENCE_S: Final = 1800.0
 _log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Played:
-    seat: int
-    action: str
-    seen: str
-    valid: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +100,8 @@ class HumanGame:
             raise ConfigError(f"{policy!r} names a model; a person plays against a checkpoint, RUN@UPDATE")
         self._place = place
         fork, recorded = found
-        config = _config(fork, recorded)
+        named = derived_name("play", f"{fork.parent_run_id}-{fork.update}")
+        config = make_config({**ALONE, "name": named, "learner.iterations": fork.update}, recorded)
         check_fork(fork, recorded, config, to_train=False)
         envs = {each.env_id: each for each in (*recorded.evaluated_envs, *recorded.train_envs)}
         self.env_id = env or next((each for each, one in envs.items() if one.num_players == 2), "")
@@ -129,7 +123,7 @@ class HumanGame:
         self.observation = ""
         self.says = ""
         """The end in words, or what went wrong."""
-        self._moves: list[_Played] = []
+        self._moves: list[TranscriptMove] = []
         self._changed = threading.Condition()
         self._task = _Task()
         self._thread = threading.Thread(target=self._run, name=f"play {self.game_id}", daemon=True)
@@ -195,23 +189,9 @@ class HumanGame:
             SeatLine(seat, uid, HUMAN if seat == self.seat else "checkpoint", None, False, None, None, None)
             for seat, uid in sorted(uids.items())
         ]
-        moves = [
-            TranscriptMove(
-                turn,
-                each.seat,
-                each.action,
-                each.valid,
-                each.seen if each.seat == self.seat else None,  # not what the other has in its hand
-                None,
-                None,
-                None,
-            )
-            for turn, each in enumerate(self._moves)
-        ]
-        ends = (None, None, None, None, None, None)
-        return Transcript(
-            self.game_id, self.run_id, "in-flight", HUMAN, 0, self.env_id, None, *ends, seats, moves
-        )
+        ends = (None, None, None, None, None, None, None)
+        game = (self.game_id, self.run_id, "in-flight", HUMAN, 0, self.env_id)
+        return Transcript(*game, *ends, seats, list(self._moves))
 
     @property
     def refused(self) -> str | None:
@@ -256,22 +236,15 @@ class HumanGame:
         with confined(allowed), ExitStack() as opened:
             template = get_template(self._terms.template)
             path = await asyncio.to_thread(base_model_path, config)
-            loaded = await asyncio.to_thread(
-                load_policy,
-                path,
-                chosen,
-                opened,
-                chat_template_kwargs=config.chat_template_kwargs,
-            )
+            words = config.chat_template_kwargs
+            loaded = await asyncio.to_thread(load_policy, path, chosen, opened, chat_template_kwargs=words)
             try:
                 policy = PolicyPlayer(
                     loaded.engine,
                     loaded.tokenizer,
                     template,
                     sampling=SamplingSettings(
-                        max_tokens=sampling.max_tokens,
-                        temperature=sampling.temperature,
-                        top_p=sampling.top_p,
+                        max_tokens=sampling.max_tokens, temperature=sampling.temperature, top_p=sampling.top_p
                     ),
                     adapter=loaded.adapter,
                     policy_version=chosen.iteration,
@@ -332,10 +305,8 @@ class HumanGame:
         from unstable_stream.services.workers.archiver import run_archiver
 
         self._set("storing", says)
-        stop = asyncio.Event()
-        stop.set()
-        await run_processors(log, self.run_id, stop)
-        await run_archiver(log, self._place.archive, stop=stop)
+        await run_processors(log, self.run_id, stopped())
+        await run_archiver(log, self._place.archive, stop=stopped())
         self._set("over")
 
     def _started(self, run: RunStarted) -> GameStarted:
@@ -380,7 +351,9 @@ class HumanGame:
     def _note(self, turn: "TurnContext", move: "Move") -> None:
         # A person is told at once: few environments show a refused move to who made it.
         valid = turn.accepts is None or turn.accepts(move.action)
-        self._moves.append(_Played(turn.seat, move.action, turn.observation, valid))
+        seen = turn.observation if turn.seat == self.seat else None  # not what the other has in its hand
+        number = len(self._moves)
+        self._moves.append(TranscriptMove(number, turn.seat, move.action, valid, seen, None, None, None))
 
 
 class _GivenUpError(Exception):
@@ -400,20 +373,6 @@ class _Seated:
         move: Move = await self.decide(turn)
         self.note(turn, move)
         return move
-
-
-def _config(fork: Fork, recorded: RunConfig) -> RunConfig:
-    settings: dict[str, Any] = {
-        "name": derived_name("play", f"{fork.parent_run_id}-{fork.update}"),
-        "learner.iterations": fork.update,
-        "model_pool.fixed": (),
-        "model_pool.sample_mode": "mirror",
-        "consumers": (),
-        "trackers": (),
-        "external": (),
-        "metrics_port": None,
-    }
-    return make_config(settings, recorded)
 
 
 async def _append(log: EventLog, events: Sequence[Event]) -> None:

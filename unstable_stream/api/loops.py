@@ -1,19 +1,15 @@
 """Coroutines for callers who have none: from a script, and from a notebook whose event loop runs already."""
 
 import asyncio
-import contextlib
-import queue
-import threading
-from collections.abc import AsyncGenerator, Coroutine, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from contextvars import copy_context
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-_WAITING_ITEMS: Final = 64
-_LOOK_EVERY_S: Final = 0.1
+_END: Final = object()
 
 
 def is_loop_running() -> bool:
@@ -33,48 +29,35 @@ def wait_for(work: Coroutine[Any, Any, T]) -> T:
         return thread.submit(copy_context().run, asyncio.run, work).result()
 
 
+def stopped() -> asyncio.Event:
+    """Return the event that stops a service when it has done what there is to do now."""
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
 def iterate(items: AsyncGenerator[T, None]) -> Iterator[T]:
-    """Yield the items of an asynchronous generator, which runs on a thread and is at most 64 items ahead.
+    """Yield the items of an asynchronous generator; in a notebook it runs on a thread with a loop of its own.
 
-    When the caller stops early, the generator is cancelled where it waits.
+    When the caller stops early, the generator is closed where it waits.
     """
-    waiting: queue.Queue[T | BaseException | None] = queue.Queue(_WAITING_ITEMS)
-    closed = threading.Event()
-    filling: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
 
-    def put(item: T | BaseException | None) -> None:
-        while not closed.is_set():
-            try:
-                waiting.put(item, timeout=_LOOK_EVERY_S)
-            except queue.Full:
-                continue
-            return
+    async def following() -> T | object:
+        return await anext(items, _END)
 
-    async def fill() -> None:
-        async with aclosing(items):
-            async for item in items:
-                await asyncio.to_thread(put, item)
+    async def close() -> None:
+        await items.aclose()
 
-    async def run() -> None:
-        task = asyncio.ensure_future(fill())
-        filling.set_result((asyncio.get_running_loop(), task))
-        await asyncio.wait([task])
-        put(None if task.cancelled() else task.exception())
+    with ExitStack() as opened:
+        thread = opened.enter_context(ThreadPoolExecutor(1, "unstable-stream")) if is_loop_running() else None
 
-    context = copy_context()
-    thread = threading.Thread(
-        target=context.run, args=(asyncio.run, run()), name="unstable-stream", daemon=True
-    )
-    thread.start()
-    try:
-        while (item := waiting.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
+        def call(work: Callable[..., Any], *arguments: Any) -> Any:
+            if thread is None:
+                return work(*arguments)
+            return thread.submit(copy_context().run, work, *arguments).result()
+
+        runner = asyncio.Runner()
+        opened.callback(call, runner.close)
+        opened.callback(lambda: call(runner.run, close()))
+        while (item := call(runner.run, following())) is not _END:
             yield item
-    finally:
-        closed.set()
-        loop, task = filling.result()
-        if thread.is_alive():
-            with contextlib.suppress(RuntimeError):  # its loop has ended meanwhile
-                loop.call_soon_threadsafe(task.cancel)
-        thread.join()

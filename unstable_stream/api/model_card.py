@@ -1,14 +1,19 @@
-"""The model card of a pushed checkpoint: training, results, how to load it, and where it is from."""
+"""The model card of a pushed checkpoint: training, results, how to load it, where it is from, and its run's
+configuration as it may be published.
+"""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from unstable_stream.api.trained_on import Result, TrainedOn
+from unstable_stream.errors import ConfigError
 from unstable_stream.events import Checkpoint
 from unstable_stream.inference.vllm.client import VLLM_LORA_RANKS
+from unstable_stream.runs.config import RunConfig
 from unstable_stream.version import __version__
 
 Form = Literal["adapter", "merged", "whole"]
@@ -22,6 +27,20 @@ _WHAT: Final = {
     "whole": "{base} with all parameters trained",
 }
 _SETTINGS: Final = ("algorithm", "rewards", "learner", "lora", "sampling")
+
+LEFT_OUT: Final = "(left out)"
+"""In place of a value whose key names a secret."""
+
+_SECRET_WORDS: Final = frozenset({"password", "passwd", "secret", "token", "key", "apikey", "credentials"})
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_LOOKS_LIKE_A_KEY: Final = re.compile(
+    r"(sk|pk|gsk|hf|xai|r8|ghp)_\w{8,}|[0-9a-f]{24,}|(?=.*[a-z])(?=.*[A-Z])(?=.*\d).{24,}"
+)
+_LOGIN: Final = re.compile(r"(?<=://)[^/@\s]+@")
+_ARGUMENT: Final = re.compile(
+    r"(\w*(?:password|secret|token|api_?key)\s*=\s*)(\"[^\"]*\"|'[^']*'|[^,)&\s]+)", re.IGNORECASE
+)
+"""In a reference to an extension that is one string, ``module:Name(token='…')``, or in an address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +129,14 @@ class ModelCard:
         return "\n".join(["---", *lines, "---"])
 
     def _what(self) -> str:
-        base = (
-            "tiny-player (shipped with unstable_stream)" if self._base == "tiny-player" else f"`{self._base}`"
-        )
-        told = _WHAT[self.form].format(base=base)
-        license_told = (
-            f"The license is that of the base model, {self.base_license}."
-            if self.base_license
-            else "The license is that of the base model; its files state none that is known, so look there."
-        )
+        base = f"`{self._base}`"
+        if self._base == "tiny-player":
+            base = "tiny-player (shipped with unstable_stream)"
+        unknown = "; its files state none that is known, so look there"
         return (
-            f"{told}, trained by self-play reinforcement learning on text games with unstable_stream: update "
-            f"{self.checkpoint.iteration:,} of run `{self.run_id}`. {license_told}"
+            f"{_WHAT[self.form].format(base=base)}, trained by self-play reinforcement learning on text "
+            f"games with unstable_stream: update {self.checkpoint.iteration:,} of run `{self.run_id}`. The "
+            f"license is that of the base model{f', {self.base_license}' if self.base_license else unknown}."
         )
 
     def _training(self) -> str:
@@ -253,3 +268,38 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [headings, ["---"] * len(headings), *rows]
     escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+
+
+def published_config(config: RunConfig) -> dict[str, Any]:
+    """Return a run's configuration as JSON values that may be published.
+
+    The values of keys that name a secret are left out: arguments of extensions and engines may be such. So is
+    the login in an address.
+
+    Raises:
+        ConfigError: an ``api_key_env`` is not the name of an environment variable, but may be a key.
+    """
+    values: dict[str, Any] = _published(config.model_dump(mode="json"), "")
+    return values
+
+
+def _published(value: Any, where: str) -> Any:  # JSON
+    if isinstance(value, Mapping):
+        return {name: _entry(name, each, f"{where}.{name}".lstrip(".")) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_published(each, f"{where}.{place}") for place, each in enumerate(value)]
+    return _ARGUMENT.sub(rf"\1{LEFT_OUT}", _LOGIN.sub("", value)) if isinstance(value, str) else value
+
+
+def _entry(name: str, value: Any, where: str) -> Any:  # JSON
+    if name.endswith("_env") and isinstance(value, str):
+        if not _VARIABLE.fullmatch(value) or _LOOKS_LIKE_A_KEY.fullmatch(value):
+            # Do not repeat it: it may be the key.
+            raise ConfigError(
+                f"{where} of the run is no name of an environment variable and may be a key, so nothing is "
+                "published: revoke the key if it is one; expected a name such as OPENROUTER_API_KEY"
+            )
+        return value
+    if isinstance(value, str) and value and _SECRET_WORDS.intersection(re.split(r"[_\-.]", name.lower())):
+        return LEFT_OUT
+    return _published(value, where)

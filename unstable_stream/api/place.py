@@ -150,11 +150,3 @@ class Place:
             return  # whoever needs the archive is told what is wrong with it
         if dropped is not None:
             raise dropped
-
-    async def full_run_id(self, log: EventLog, run: str | None) -> str | None:
-        """Return the full id of a run given by id or prefix; ``None`` stays ``None``."""
-        if run is None:
-            return None
-        from unstable_stream.runs.history import find_run  # loads all of the configuration
-
-        return (await find_run(log, run))[0]

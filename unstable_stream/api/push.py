@@ -6,17 +6,15 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from unstable_stream.api.checkpoints import find_checkpoint, split_name
-from unstable_stream.api.hub import upload
-from unstable_stream.api.model_card import CONFIG_FILE, Form, ModelCard
+from unstable_stream.api.model_card import CONFIG_FILE, Form, ModelCard, published_config
 from unstable_stream.api.place import Place
-from unstable_stream.api.published_config import published_config
 from unstable_stream.api.trained_on import read_training
 from unstable_stream.console import get_logger
 from unstable_stream.errors import ConfigError, RunError
@@ -110,9 +108,9 @@ def push_checkpoint(
     merged: bool,
     replace: bool,
     public: bool,
-    uploader: Callable[..., str] = upload,
+    endpoint: str | None = None,
 ) -> Pushed:
-    """Push the checkpoint of that name of a place; see :func:`push`. ``uploader`` is :func:`~.hub.upload`."""
+    """Push the checkpoint of that name of a place; see :func:`push`, and :func:`upload` for ``endpoint``."""
     repository = _repository(destination, public)
     target = Path(destination).expanduser().resolve()
     if repository is None:
@@ -134,10 +132,62 @@ def push_checkpoint(
             _put(staging, target, replace)
             where = str(target)
         else:
-            where = uploader(
-                staging, repository, public=public, replace=replace, message=f"{uid} of unstable_stream"
+            message = f"{uid} of unstable_stream"
+            where = upload(
+                staging, repository, public=public, replace=replace, message=message, endpoint=endpoint
             )
     return Pushed(where, form, uid, files, dict(card.weights))
+
+
+def upload(
+    directory: Path,
+    repository: str,
+    *,
+    public: bool,
+    replace: bool,
+    message: str,
+    endpoint: str | None = None,
+) -> str:
+    """Upload a directory's files in one commit, and return the repository's address.
+
+    The token is that of ``HF_TOKEN`` or ``hf auth login``.
+
+    Args:
+        directory: the files.
+        repository: ``owner/name``; made if it does not exist.
+        public: anybody may read it. A repository that is public already is refused unless this is said.
+        replace: delete the files that are there.
+        message: of the commit.
+        endpoint: address of the Hub; ``None``: ``HF_ENDPOINT``, or huggingface.co.
+
+    Raises:
+        RunError: the repository has files, or is public, and that was not asked for; or the Hub refuses or
+            cannot be reached.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # its client, httpx or httpx2
+
+    api = HfApi(endpoint=endpoint)
+    try:
+        address = api.create_repo(repository, private=not public, exist_ok=True)
+        found = api.model_info(repository)
+        files = {each.rfilename for each in found.siblings or ()} - {".gitattributes"}
+        if files and not replace:
+            raise RunError(f"hf://{repository} has files: add --replace to replace them all")
+        if not public and not found.private:
+            raise RunError(
+                f"hf://{repository} is public: add --public to publish there, or make it private first"
+            )
+        api.upload_folder(
+            repo_id=repository,
+            folder_path=directory,
+            commit_message=message,
+            delete_patterns="*" if replace else None,
+        )
+    except (httpx.HTTPError, OSError, ValueError) as error:
+        first = " ".join(str(error).split()) or type(error).__name__
+        raise RunError(f"could not upload to hf://{repository}: {first}") from error
+    return str(address)
 
 
 def _repository(destination: Path | str, public: bool) -> str | None:
@@ -179,17 +229,23 @@ def _write(
     name: str,
 ) -> ModelCard:
     """Write everything into ``staging`` and return the card. What is quick to refuse comes first."""
+
+    async def read(log: EventLog) -> "tuple[RunStatus, str]":
+        return (await read_history(log)).run(run_id), await log.log_id()
+
     published = published_config(config)
     training = read_training(place.archive, run_id, chosen)
-    status, log_id = _read_run(place, run_id)
+    status, log_id = place.ask_history(read)
     base = _base_directory(config, needed=form == "merged")
     _write_model(staging, chosen, form, base)
+    # A run records the fingerprint of a base model that is not on the Hub.
+    named = _REPOSITORY.fullmatch(config.model) is not None and not Path(config.model).is_dir()
     card = ModelCard(
         name=name,
         form=form,
         run_id=run_id,
         checkpoint=chosen,
-        base_is_on_hub=_is_on_hub(config),
+        base_is_on_hub=named and not config.model_fingerprint,
         base_license=find_license(config.model, base),
         log_id=log_id,
         trained_with=status.began.package_version if status.began else "",
@@ -200,13 +256,6 @@ def _write(
     (staging / CONFIG_FILE).write_text(json.dumps(card.to_json(), indent=2) + "\n", encoding="utf-8")
     (staging / "README.md").write_text(card.render(), encoding="utf-8")
     return card
-
-
-def _read_run(place: Place, run_id: str) -> "tuple[RunStatus, str]":
-    async def read(log: EventLog) -> "tuple[RunStatus, str]":
-        return (await read_history(log)).run(run_id), await log.log_id()
-
-    return place.ask_history(read)
 
 
 def _base_directory(config: RunConfig, *, needed: bool) -> Path | None:
@@ -220,12 +269,6 @@ def _base_directory(config: RunConfig, *, needed: bool) -> Path | None:
             raise
         _log.warning("pushed without the base model's tokenizer and license", reason=str(error))
         return None
-
-
-def _is_on_hub(config: RunConfig) -> bool:
-    """Whether the base model is one of Hugging Face's; a run records the fingerprint of any other."""
-    named = _REPOSITORY.fullmatch(config.model) is not None and not Path(config.model).is_dir()
-    return named and not config.model_fingerprint
 
 
 def _write_model(staging: Path, chosen: Checkpoint, form: Form, base: Path | None) -> None:

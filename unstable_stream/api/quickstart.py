@@ -1,5 +1,6 @@
 """The quickstart: a tiny player learns SimpleTak."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -37,11 +38,9 @@ def quickstart(
         data: data directory.
         overrides: ``key.path=value``.
     """
-    changes = [f"model={_toml_string(model)}", *(() if model == "tiny-player" else _FOR_OTHER_MODELS)]
-    if model == "tiny-player" and any(each in ("engine=vllm", "engine.type=vllm") for each in overrides):
+    changes = [f"model={json.dumps(model, ensure_ascii=False)}"]  # JSON writes texts as TOML does
+    if model != "tiny-player":
+        changes += _FOR_OTHER_MODELS
+    elif any(each in ("engine=vllm", "engine.type=vllm") for each in overrides):
         changes += _FOR_VLLM
     return load(QUICKSTART, data=data, overrides=[*changes, *overrides])
-
-
-def _toml_string(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

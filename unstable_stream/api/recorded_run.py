@@ -321,7 +321,7 @@ class RecordedRun:
             ConfigError: no such tracker, or its library is not installed.
             RunError: the tracker cannot write.
         """
-        from unstable_stream.api.tracking import track_run
+        from unstable_stream.api.replaying import track_run
 
         return track_run(self._place, self._id, to, directory, follow=follow, source=source)
 

@@ -1,25 +1,24 @@
-"""A slice of recorded history, streamed again: to a loop, to text, a log, a plug-in or a learner."""
+"""A slice of history, streamed again: to a loop, to text, a log, a plug-in, a tracker or a learner."""
 
-import asyncio
+import inspect
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, TypeVar
 
-from unstable_stream.api.loops import iterate, wait_for
+from unstable_stream.api.loops import iterate, stopped, wait_for
 from unstable_stream.api.place import Place
 from unstable_stream.errors import ConfigError, RunError
-from unstable_stream.events import Event, Metrics, encode_event
-from unstable_stream.history.hindsight.offline import (
-    OfflineProgress,
-    find_recorded_run,
-    load_offline_config,
-    train_offline,
-)
+from unstable_stream.events import Event, Metrics
+from unstable_stream.events import encode_event as encode_event
+from unstable_stream.extensions import Spec
+from unstable_stream.history.hindsight.offline import OfflineProgress as OfflineProgress
+from unstable_stream.history.hindsight.offline import find_recorded_run, load_offline_config, train_offline
 from unstable_stream.history.hindsight.replay import PluginTally, copy_into, paced, rehearse, write_lines
-from unstable_stream.log.open import open_log_at
+from unstable_stream.history.hindsight.track import Tracked, track
+from unstable_stream.log.open import open_log_at, opened_log
 from unstable_stream.log.port import EventLog, TopicPartition
 from unstable_stream.log.reading import readable_events
 from unstable_stream.runs.data_dir import DataDir
@@ -34,15 +33,34 @@ from unstable_stream.services.streams.ordered_history import (
     parse_condition,
 )
 from unstable_stream.services.streams.plugins import Plugin, load_plugin
-
-__all__ = ["OfflineProgress", "PluginTally", "Progress", "Replay", "ReplaySource", "encode_event"]
+from unstable_stream.services.streams.trackers import Received, RunTracker, build_tracker, tracker_title
 
 ReplaySource: TypeAlias = Literal["log", "archive"]
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Told how many records have been read, and how many there are to read."""
 
+T = TypeVar("T")
+
 _RANGE: Final = re.compile(r"(?P<topic>[\w.-]+)\[(?P<partition>\d+)\]@(?P<start>\d*)\.\.(?P<end>\d*)")
+
+
+@asynccontextmanager
+async def _opened(
+    place: Place, source: ReplaySource, log_id: str | None
+) -> AsyncIterator[tuple[History, EventLog | None]]:
+    """Yield the history, and the log it is from if it is not an archive."""
+    if source not in ("log", "archive"):
+        raise ConfigError(f"source {source!r}: expected log or archive")
+    if source == "archive":
+        archived = ArchiveHistory(place.archive, log_id)
+        try:
+            yield archived, None
+        finally:
+            await archived.close()
+        return
+    async with place.opened_history() as log:
+        yield LogHistory(log), log
 
 
 @dataclass
@@ -50,7 +68,7 @@ class Replay:
     """A slice of history in its original order. Iterating over it yields its events.
 
     Raises:
-        ConfigError: a source, an offset range or a condition that cannot be understood.
+        ConfigError: an offset range or a condition that cannot be understood.
     """
 
     place: Place
@@ -78,8 +96,6 @@ class Replay:
     """Called on the way."""
 
     def __post_init__(self) -> None:
-        if self.source not in ("log", "archive"):
-            raise ConfigError(f"--source {self.source!r}: expected log or archive")
         self._ranges = dict(map(_range, self.offsets))
         self._conditions = [parse_condition(text) for text in self.where]
 
@@ -87,23 +103,10 @@ class Replay:
         return iterate(self._events())
 
     async def _events(self) -> AsyncGenerator[Event, None]:
-        async with self._opened() as (history, _):
+        async with _opened(self.place, self.source, self.log_id) as (history, _):
             async for piece in self._pieces(history, await self._slice(history)):
                 for event in readable_events(piece.records):
                     yield event
-
-    @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[tuple[History, EventLog | None]]:
-        """Yield the history, and the log it is from if it is not an archive."""
-        if self.source == "archive":
-            archived = ArchiveHistory(self.place.archive, self.log_id)
-            try:
-                yield archived, None
-            finally:
-                await archived.close()
-            return
-        async with self.place.opened_history() as log:
-            yield LogHistory(log), log
 
     async def _slice(self, history: History) -> Slice:
         run_id = None
@@ -127,33 +130,35 @@ class Replay:
             yield piece
             self.progress(piece.read, total)
 
+    def _do(self, use: Callable[[History, EventLog | None, Slice], Awaitable[T]]) -> T:
+        """Use the history, the log that it is from if it is not an archive, and the slice."""
+
+        async def work() -> T:
+            async with _opened(self.place, self.source, self.log_id) as (history, log):
+                return await use(history, log, await self._slice(history))
+
+        return wait_for(work())
+
     def write(self, write: Callable[[bytes], None]) -> None:
         """Give it to ``write`` as JSON lines."""
 
-        async def work() -> None:
-            async with self._opened() as (history, _):
-                await write_lines(self._pieces(history, await self._slice(history)), write)
-
-        wait_for(work())
+        self._do(lambda history, _, wanted: write_lines(self._pieces(history, wanted), write))
 
     def copy(self, into: str) -> int:
         """Append it to a log (``kafka://HOST:PORT``, a .sqlite file or a directory); return the count."""
 
-        async def work() -> int:
-            async with self._opened() as (history, log):
-                wanted = await self._slice(history)
-                topics: dict[str, int] = {}
-                for at in await wanted.of(history):
-                    topics[at.topic] = max(topics.get(at.topic, 0), at.partition + 1)
-                if log is not None:
-                    topics = {name: count for name, count in (await log.topics()).items() if name in topics}
-                target = _open_target(into)
-                try:
-                    return await copy_into(self._pieces(history, wanted), log, target, topics)
-                finally:
-                    await target.close()
+        async def copy(history: History, log: EventLog | None, wanted: Slice) -> int:
+            topics: dict[str, int] = {}
+            for at in await wanted.of(history):
+                topics[at.topic] = max(topics.get(at.topic, 0), at.partition + 1)
+            if log is not None:
+                topics = {name: count for name, count in (await log.topics()).items() if name in topics}
+            path = Path(into)
+            file = path if path.suffix == ".sqlite" else DataDir(path).log
+            async with opened_log(into if "://" in into else "local", file) as target:
+                return await copy_into(self._pieces(history, wanted), log, target, topics)
 
-        return wait_for(work())
+        return self._do(copy)
 
     def rehearse(
         self, plugin: Plugin | str, emit: Callable[[Sequence[Metrics]], object] = lambda metrics: None
@@ -161,12 +166,11 @@ class Replay:
         """Give it to a plug-in without storing anything; ``emit`` is given the metrics that come of it."""
         loaded = load_plugin(plugin) if isinstance(plugin, str) else plugin
 
-        async def work() -> PluginTally:
-            async with self._opened() as (history, _):
-                pieces = self._pieces(history, await self._slice(history))
-                return await rehearse(pieces, loaded, lambda metrics: emit(list(metrics)))
-
-        return wait_for(work())
+        return self._do(
+            lambda history, _, wanted: rehearse(
+                self._pieces(history, wanted), loaded, lambda metrics: emit(list(metrics))
+            )
+        )
 
     def train(
         self,
@@ -205,9 +209,11 @@ class Replay:
         progress: OfflineProgress | None,
         on_start: Callable[[str, int], None],
     ) -> str:
+        from unstable_stream.services.workers.archiver import run_archiver
+
         assert self.run is not None
         place = self.place
-        async with self._opened() as (history, source):
+        async with _opened(self.place, self.source, self.log_id) as (history, source):
             wanted = await self._slice(history)
             _, recorded = await find_recorded_run(history, self.run)
             config = load_offline_config(recorded, path, overrides, log=place.log)
@@ -225,27 +231,12 @@ class Replay:
                 )
                 if source is None:
                     await history.close()  # reading and writing the archive exclude each other
-                if place.log == "local":
-                    await _archive(log, place)
+                if place.log == "local":  # on a shared log its archiver archives the new run
+                    await run_archiver(log, place.archive, stop=stopped())
                 return run_id
             finally:
                 if log is not source:
                     await log.close()
-
-
-async def _archive(log: EventLog, place: Place) -> None:
-    """Put the new run into the archive too; on a shared log its archiver does."""
-    from unstable_stream.services.workers.archiver import run_archiver
-
-    stop = asyncio.Event()
-    stop.set()
-    await run_archiver(log, place.archive, stop=stop)
-
-
-def _open_target(location: str) -> EventLog:
-    path = Path(location)
-    file = path if path.suffix == ".sqlite" else DataDir(path).log
-    return open_log_at(location if "://" in location else "local", file)
 
 
 def _range(text: str) -> tuple[TopicPartition, tuple[int | None, int | None]]:
@@ -257,3 +248,56 @@ def _range(text: str) -> tuple[TopicPartition, tuple[int | None, int | None]]:
         TopicPartition(match["topic"], int(match["partition"])),
         (int(start) if start else None, int(end) if end else None),
     )
+
+
+def track_run(
+    place: Place,
+    run: str,
+    to: Spec | RunTracker,
+    directory: Path | str | None = None,
+    *,
+    follow: bool = False,
+    source: ReplaySource = "log",
+    progress: Progress = lambda read, total: None,
+) -> Tracked:
+    """Give a tracker every metric of a run, each once, also if it is called again.
+
+    Args:
+        place: where the run is recorded.
+        run: id or prefix.
+        to: ``jsonl``, ``tensorboard``, ``wandb``, ``{"type": "wandb", "project": "UB"}``, a tracker class by
+            reference, or an object with ``log``.
+        directory: files are written to ``directory/RUN``; by default ``tracking/RUN`` in the data directory.
+        follow: go on until the run ends.
+        source: ``log``, with what expired in it from the archive, or only the ``archive``.
+        progress: told how many records have been read, and how many there are.
+
+    Raises:
+        ConfigError: no such tracker, its library is not installed, or it is not given its arguments.
+        RunError: no such run, or the tracker cannot write.
+    """
+    if follow and source == "archive":
+        raise ConfigError("follow reads the log as it grows: leave out source='archive' (--source archive)")
+
+    async def work() -> Tracked:
+        async with _opened(place, source, None) as (history, _):
+            run_id, _ = await find_recorded_run(history, run)
+            here = place.data.tracking(run_id)
+            home = here if directory is None else Path(directory) / here.name
+            tracker, title = _tracker_of(to, home)
+            received = Received(home, title)
+            return await track(history, run_id, tracker, received, follow=follow, progress=progress)
+
+    return wait_for(work())
+
+
+def _tracker_of(to: Spec | RunTracker, home: Path) -> tuple[RunTracker, str]:
+    if isinstance(to, str | dict):
+        return build_tracker(to, home, "to"), tracker_title(to, "to")
+    log = getattr(to, "log", None)
+    if inspect.isclass(to) or not callable(log):
+        raise ConfigError(
+            f"to={to!r}: expected jsonl, tensorboard, wandb, module:Name, or an object with "
+            "log(values, *, run_id, source, step, time_ms)"
+        )
+    return to, type(to).__name__  # type: ignore[return-value]

@@ -1,5 +1,6 @@
 """A run: start it, watch it, ask it, prove it, fork it."""
 
+import os
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from unstable_stream.api.launching import Launching, LaunchOrder, launch_here, m
 from unstable_stream.api.loops import wait_for
 from unstable_stream.api.place import Place
 from unstable_stream.api.recorded_run import RecordedRun
-from unstable_stream.api.settings import changed_config, make_config
+from unstable_stream.api.settings import make_config
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.extensions import confined, loading
 from unstable_stream.log.open import check_log
@@ -23,7 +24,7 @@ from unstable_stream.runs.resume import check_resumable, check_unfinished
 if TYPE_CHECKING:
     from unstable_stream.history.proofs.reports import AuditReport as AuditReport
     from unstable_stream.history.proofs.reports import VerifyReport as VerifyReport
-    from unstable_stream.services.launch.plan import RunPlan
+    from unstable_stream.services.launch.plan import RunPlan as RunPlan
 
 
 class Run(RecordedRun):
@@ -85,8 +86,6 @@ class Run(RecordedRun):
             ConfigError: it cannot be placed, or the model does not fit.
             ServiceError: the cluster cannot be reached.
         """
-        from unstable_stream.api.planning import plan_config
-
         return plan_config(self._config)
 
     # -- its life ---------------------------------------------------------------------------------
@@ -109,7 +108,7 @@ class Run(RecordedRun):
         if self._recorded:
             raise RunError(f"run {self._id} was started before: resume() goes on with it, fork() begins anew")
         if iterations is not None:
-            self._config = changed_config(self._config, {"iterations": iterations})
+            self._config = make_config({"iterations": iterations}, self._config)
         if self._config.log != "local":
             wait_for(check_log(self._config.log, self._place.data.log))  # before anything heavy is loaded
         return self._launch(resume=False, block=block, live=live)
@@ -267,6 +266,44 @@ class Run(RecordedRun):
             )
         except KeyboardInterrupt:
             return
+
+
+def watch_together(runs: Sequence[Run]) -> None:
+    """Show runs of one log, a row for each, until all have ended; Ctrl-C closes the view, not the runs."""
+    from unstable_stream.services.tracking.terminal_interface import watch_runs
+
+    try:
+        runs[0].place.ask_log(lambda log: watch_runs(log, {run.id: run.config for run in runs}))
+    except KeyboardInterrupt:
+        return
+
+
+def plan_config(config: RunConfig, *, fetch: bool = True) -> "RunPlan":
+    """Plan for this machine, or for the Ray cluster that ``RAY_ADDRESS`` names; start nothing.
+
+    Args:
+        config: of the run.
+        fetch: whether a model may be fetched from Hugging Face; if not, and it is no directory here, the plan
+            has places and no memory.
+
+    Raises:
+        ConfigError: it cannot be placed, or the model does not fit.
+        ServiceError: the cluster cannot be reached.
+    """
+    from unstable_stream.inference.base_model import model_here
+    from unstable_stream.inference.model_config import read_shape
+    from unstable_stream.runs.base_model import base_model_path
+    from unstable_stream.runs.placement import place
+    from unstable_stream.services.launch.plan import RunPlan, plan_shape, this_machine
+
+    here = model_here(config.model, config.model_revisions.get(config.model))
+    shape = read_shape(base_model_path(config)) if fetch or here else None
+    machines = [this_machine()]
+    if config.backend == "ray" and "RAY_ADDRESS" in os.environ:
+        from unstable_stream.services.launch.ray.cluster import look_at_cluster
+
+        machines = look_at_cluster()
+    return RunPlan(place(config, machines), (), ()) if shape is None else plan_shape(config, shape, machines)
 
 
 def open_run(run: str, data: Path | str | None = None, log: str | None = None) -> Run:

@@ -4,54 +4,42 @@ Each ends in order at SIGINT, SIGTERM or SIGHUP, and a third signal ends the pro
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from unstable_stream.api.loops import stopped
 from unstable_stream.api.place import Place
-from unstable_stream.errors import ArchiveError, ConfigError
+from unstable_stream.errors import ArchiveError
 from unstable_stream.extensions import confined
-from unstable_stream.log.port import Start
+from unstable_stream.log.port import EventLog
+from unstable_stream.log.port import Start as Start
 from unstable_stream.runs.code import own_patterns
+from unstable_stream.runs.history import find_run
 from unstable_stream.services.launch.stopping import Stop, stopped_by_signals
-from unstable_stream.services.streams.plugins import (
-    ENTRY_POINTS,
-    Discovered,
-    Plugin,
-    discovered_plugins,
-    load_plugin,
-)
-from unstable_stream.services.streams.plugins.host import PluginCounters, run_plugin
+from unstable_stream.services.streams.plugins import ENTRY_POINTS as ENTRY_POINTS
+from unstable_stream.services.streams.plugins import Plugin
+from unstable_stream.services.streams.plugins import discovered_plugins as discovered_plugins
+from unstable_stream.services.streams.plugins import load_plugin as load_plugin
+from unstable_stream.services.streams.plugins.host import PluginCounters as PluginCounters
+from unstable_stream.services.streams.plugins.host import run_plugin
 
 if TYPE_CHECKING:
     from unstable_stream.archive.writing import Tidied
 
-__all__ = [
-    "PLUGIN_GROUP",
-    "Archived",
-    "PluginCounters",
-    "Start",
-    "archive",
-    "compact_archive",
-    "consume",
-    "installed_plugins",
-    "load_plugin",
-    "monitor",
-    "processors",
-]
 
+def _serve(place: Place, serve: Callable[[EventLog, asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+    """Open the log and serve it until the event is set, which signals do."""
 
-PLUGIN_GROUP: Final = ENTRY_POINTS
-"""Packages announce plug-ins in this entry point group."""
+    async def work() -> None:
+        stop = Stop()
+        with stopped_by_signals(stop):
+            async with place.opened_log() as log:
+                await serve(log, stop.asked)
 
-
-@asynccontextmanager
-async def _stopped_by_signals() -> AsyncIterator[asyncio.Event]:
-    stop = Stop()
-    with stopped_by_signals(stop):
-        yield stop.asked
+    asyncio.run(work())
 
 
 @dataclass
@@ -86,23 +74,16 @@ def archive(place: Place, *, rebuild: bool = False, follow: bool = False) -> Arc
         done.records += written.records
         done.rejected += len(written.rejected)
 
-    async def work(stop: asyncio.Event) -> None:
-        async with place.opened_log() as log:
-            await log.topics()  # an unreachable log is found here, before the archive is set aside
-            if rebuild:
-                done.old, done.dropped = _set_aside(place)
-            await run_archiver(log, place.archive, stop=stop, on_flush=count)
+    async def work(log: EventLog, stop: asyncio.Event | None = None) -> None:
+        await log.topics()  # an unreachable log is found here, before the archive is set aside
+        if rebuild:
+            done.old, done.dropped = _set_aside(place)
+        await run_archiver(log, place.archive, stop=stop or stopped(), on_flush=count)
 
-    async def once() -> None:
-        stop = asyncio.Event()
-        stop.set()
-        await work(stop)
-
-    async def on() -> None:
-        async with _stopped_by_signals() as stop:
-            await work(stop)
-
-    asyncio.run(on() if follow else once())
+    if follow:
+        _serve(place, work)
+    else:
+        place.ask_log(work)
     return done
 
 
@@ -150,7 +131,7 @@ def processors(
     place: Place,
     run: str | None = None,
     *,
-    runtime: str = "generic",
+    runtime: Literal["generic", "faust"] = "generic",
     allow_code: Sequence[str] | None = None,
     on_ready: Callable[[str], None] = lambda whose: None,
 ) -> None:
@@ -165,33 +146,29 @@ def processors(
         on_ready: told whose they are once they are ready.
 
     Raises:
-        ConfigError: a runtime that does not exist.
+        ConfigError: Faust, on a log that is not Kafka.
         RunError: no such run.
     """
-    if runtime not in ("generic", "faust"):
-        raise ConfigError(f"--runtime {runtime!r}: expected generic or faust")
-    chosen: Literal["generic", "faust"] = "faust" if runtime == "faust" else "generic"
     from unstable_stream.services.streams.service import run_processors
 
-    async def serve() -> None:
-        async with _stopped_by_signals() as stop, place.opened_log() as log:
-            run_id = await place.full_run_id(log, run)
-            whose = "all runs" if run_id is None else f"run {run_id}"
-            allowed = allow_code
-            if allow_code is not None and run_id is not None:
-                allowed = [*own_patterns(place.data.own_code(run_id)), *allow_code]
-            with confined(allowed):
-                await run_processors(
-                    log,
-                    run_id,
-                    stop,
-                    runtime=chosen,
-                    location=place.log,
-                    drain=False,
-                    on_ready=lambda: on_ready(whose),
-                )
+    async def serve(log: EventLog, stop: asyncio.Event) -> None:
+        run_id = None if run is None else (await find_run(log, run))[0]
+        whose = "all runs" if run_id is None else f"run {run_id}"
+        allowed = allow_code
+        if allow_code is not None and run_id is not None:
+            allowed = [*own_patterns(place.data.own_code(run_id)), *allow_code]
+        with confined(allowed):
+            await run_processors(
+                log,
+                run_id,
+                stop,
+                runtime=runtime,
+                location=place.log,
+                drain=False,
+                on_ready=lambda: on_ready(whose),
+            )
 
-    asyncio.run(serve())
+    _serve(place, serve)
 
 
 def monitor(
@@ -213,16 +190,10 @@ def monitor(
     """
     from unstable_stream.services.tracking.prometheus import run_monitor
 
-    async def serve() -> None:
-        async with _stopped_by_signals() as stop, place.opened_log() as log:
-            await run_monitor(log, port=port, host=host, start=start, stop=stop, on_ready=on_ready)
-
-    asyncio.run(serve())
-
-
-def installed_plugins() -> Sequence[Discovered]:
-    """Return the plug-ins that installed packages announce."""
-    return discovered_plugins()
+    _serve(
+        place,
+        lambda log, stop: run_monitor(log, port=port, host=host, start=start, stop=stop, on_ready=on_ready),
+    )
 
 
 def consume(
@@ -252,19 +223,18 @@ def consume(
     from unstable_stream.history.hindsight.offline import find_recorded_run
     from unstable_stream.services.streams.ordered_history import LogHistory
 
-    async def serve() -> None:
-        async with _stopped_by_signals() as stop, place.opened_log() as log:
-            run_id = None if run is None else (await find_recorded_run(LogHistory(log), run))[0]
-            await run_plugin(
-                log,
-                plugin,
-                place.data,
-                stop=stop,
-                start=start,
-                run_id=run_id,
-                until_end=until_end,
-                reset=reset,
-                counters=counters,
-            )
+    async def serve(log: EventLog, stop: asyncio.Event) -> None:
+        run_id = None if run is None else (await find_recorded_run(LogHistory(log), run))[0]
+        await run_plugin(
+            log,
+            plugin,
+            place.data,
+            stop=stop,
+            start=start,
+            run_id=run_id,
+            until_end=until_end,
+            reset=reset,
+            counters=counters,
+        )
 
-    asyncio.run(serve())
+    _serve(place, serve)

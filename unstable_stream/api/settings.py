@@ -77,11 +77,6 @@ def make_config(
     return parse_config(overlaid(tree, asked), overrides, origin=origin)
 
 
-def changed_config(config: RunConfig, settings: Mapping[str, object]) -> RunConfig:
-    """Return a configuration with some keys changed."""
-    return make_config(settings, config) if settings else config
-
-
 def _base_tree(base: "RunConfig | Mapping[str, Any] | Path | str | None") -> tuple[dict[str, Any], str]:
     if base is None:
         return {}, "configuration"

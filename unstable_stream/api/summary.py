@@ -1,31 +1,27 @@
 """The results of a run before and after, and the commands that ask it further."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from rich.table import Table
+from rich.text import Text
 
 from unstable_stream.api.loops import wait_for
 from unstable_stream.api.run import Run
-from unstable_stream.api.standings import ladder_table, payoff_table
+from unstable_stream.model_pool.standings import Standing
 from unstable_stream.runs.run_view import RunView
 from unstable_stream.runs.starts import run_events
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 _TOPICS: Final = ("runs", "game-outcomes", "checkpoints", "learner-updates", "ratings")
 _BEST_SHOWN: Final = 5
-_BEFORE_AND_AFTER: Final = (
-    "Before and after",
-    "evaluation games, the same for both, seats taken in turn; met: in training",
-)
+_BEFORE_AND_AFTER: Final = "evaluation games, the same for both, seats taken in turn; met: in training"
 _TWO_SEATS: Final = "each pair on the same seeds, in both seat orders"
 _MANY_SEATS: Final = (
     "each pair on the same seeds, one seat or team against all others, then changed; a game counts once for "
     "each of the others"
 )
-_EVALUATION: Final = ("Evaluation", "seats taken in turn; the same seed plays the same games")
-
-
+_EVALUATION: Final = "seats taken in turn; the same seed plays the same games"
 _REPEATS_NAMED: Final = 4
 
 
@@ -35,20 +31,11 @@ class Summary:
 
     work: str
     """Updates, games and time, in one line."""
-    evaluations_title: tuple[str, str]
-    """The name of ``evaluations``, in short, and what it shows."""
-    evaluations: "Table | None"
-    """Evaluation games of the first and the last checkpoint, the same for both; ``None`` without any."""
-    standings_title: str
-    """The name of ``standings``, which says what they count."""
-    standings: "Table | None"
-    """The ladder of a tournament; ``None`` for other runs."""
-    payoffs: "Table | None"
-    """Each player's score against each other one, in a tournament."""
+    tables: list[tuple[str, str, Table]]
+    """Each with its title and what it shows: evaluation games of the first and the last checkpoint; the
+    ladder and the payoffs of a tournament; or the ratings over all rated games."""
     repeats: str
     """The players whose evaluation games were one and the same, so that no interval holds; may be empty."""
-    ladder: "Table | None"
-    """Ratings over all rated games: the best, the fixed opponents, the first and the last checkpoint."""
     place: str
     """The directory of its data."""
     next_commands: tuple[tuple[str, str], ...]
@@ -68,18 +55,17 @@ def summarise(run: Run) -> Summary:
     view = wait_for(read())
     standings = run.standings() if view.config.evaluation.round_robin else []
     many = any(env.num_players > 2 for env in view.config.eval_envs or view.config.train_envs)
-    return Summary(
-        work=_work(view),
-        evaluations_title=_BEFORE_AND_AFTER if _trains(view) else _EVALUATION,
-        evaluations=_evaluations(view) if view.evaluations else None,
-        standings_title=_MANY_SEATS if many else _TWO_SEATS,
-        standings=ladder_table(standings) if standings else None,
-        payoffs=payoff_table(standings) if standings else None,
-        repeats=_repeats(view),
-        ladder=_ladder(view) if view.ratings and not standings else None,
-        place=str(run.place.root),
-        next_commands=_next_commands(run, view),
-    )
+    tables = []
+    if view.evaluations:
+        named = ("Before and after", _BEFORE_AND_AFTER) if _trains(view) else ("Evaluation", _EVALUATION)
+        tables.append((*named, _evaluations(view)))
+    if standings:
+        tables.append(("Tournament", _MANY_SEATS if many else _TWO_SEATS, _standings(standings)))
+        scores = "the row's mean score, 1 for a win and 1/2 for a draw"
+        tables.append(("Payoff matrix", scores, _payoffs(standings)))
+    elif view.ratings:
+        tables.append(("Rating ladder", "all rated games, by mu - 3 sigma", _ladder(view)))
+    return Summary(_work(view), tables, _repeats(view), str(run.place.root), _next_commands(run, view))
 
 
 def _work(view: RunView) -> str:
@@ -121,18 +107,50 @@ def _next_commands(run: Run, view: RunView) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _evaluations(view: RunView) -> "Table":
-    from rich.table import Table
-    from rich.text import Text
-
+def _table(*columns: str, names: Sequence[str] = ()) -> Table:
+    """Return a table of numbers and of names, which give way to numbers where the terminal is narrow."""
     table = Table(box=None, header_style="dim")
-    table.add_column("against", no_wrap=True)
+    for column in columns:
+        if column in names:
+            table.add_column(column, overflow="fold")
+        else:
+            table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def _standings(standings: Sequence[Standing]) -> Table:
+    """Return who is strongest."""
+    numbers = ("games", "score", "won/drawn/lost", "invalid", "Elo", "95 % interval", "mu", "sigma")
+    table = _table("", "player", *numbers, names=["player"])
+    for row in standings:
+        table.add_row(
+            str(row.rank),
+            Text(row.player),
+            f"{row.games:,}",
+            f"{row.score:.1%}",
+            f"{row.wins}/{row.draws}/{row.losses}",
+            f"{row.wins_by_invalid}/{row.losses_by_invalid}",
+            f"[bold]{round(row.elo):+}[/]",
+            f"{round(row.elo_low):+} to {round(row.elo_high):+}",
+            *("–" if number is None else f"{number:.1f}" for number in (row.mu, row.sigma)),
+        )
+    return table
+
+
+def _payoffs(standings: Sequence[Standing]) -> Table:
+    """Return the mean score of each row's player against each column's; players by rank."""
+    table = _table("", "score against", *(str(row.rank) for row in standings), names=["score against"])
+    for row in standings:
+        scores = (row.against.get(other.player) for other in standings)
+        shown = ("–" if score is None else f"{score:.1%}" for score in scores)
+        table.add_row(str(row.rank), Text(row.player), *shown)
+    return table
+
+
+def _evaluations(view: RunView) -> Table:
     trained = _trains(view)
-    if trained:
-        table.add_column("met", no_wrap=True)
-    table.add_column("update", justify="right", no_wrap=True)
-    for name in ("games", "won", "95 % interval", "drawn", "lost", "invalid, theirs/own"):
-        table.add_column(name, justify="right", no_wrap=True)
+    numbers = ("update", "games", "won", "95 % interval", "drawn", "lost", "invalid, theirs/own")
+    table = _table("against", *(["met"] if trained else []), *numbers, names=["against", "met"])
     trained_against = _trained_against(view)
     for matchup in view.matchups():
         curve = view.curve(matchup)
@@ -176,13 +194,9 @@ def _trained_against(view: RunView) -> set[str]:
     return set() if pool.sample_mode in ("mirror", "lagged") else {opponent.name for opponent in pool.fixed}
 
 
-def _ladder(view: RunView) -> "Table":
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, header_style="dim")
-    for name in ("rank", "model", "mu", "sigma", "games"):
-        table.add_column(name, justify="left" if name == "model" else "right")
+def _ladder(view: RunView) -> Table:
+    """Return the ratings of the best, the fixed opponents, the first and the last checkpoint."""
+    table = _table("rank", "model", "mu", "sigma", "games", names=["model"])
     iterations = {rating.model_uid: view.iteration_of(rating.model_uid) for rating in view.ratings.values()}
     newest = max((i for i in iterations.values() if i is not None), default=0)
     for rank, rating in enumerate(view.ladder(), start=1):

@@ -8,41 +8,26 @@ from typing import TYPE_CHECKING, TypeVar
 
 from unstable_stream.api.loops import iterate, wait_for
 from unstable_stream.api.place import Place
-from unstable_stream.errors import EventLogError, UnknownTopicError
+from unstable_stream.errors import EventLogError, RunError, UnknownTopicError
 from unstable_stream.events import EVENT_TYPES
 from unstable_stream.log import topic_drift, topics
-from unstable_stream.log.port import EventLog, StoredRecord, TopicPartition, TopicSpec, Trimmable
+from unstable_stream.log.port import EventLog, TopicPartition, TopicSpec, Trimmable
+from unstable_stream.log.port import StoredRecord as StoredRecord
 from unstable_stream.log.records import json_object
-from unstable_stream.log.topic_drift import Drift, show_setting
+from unstable_stream.log.topic_drift import Drift
+from unstable_stream.log.topic_drift import show_setting as show_setting
 from unstable_stream.runs.history import read_history
-from unstable_stream.services.tracking.lag import Lag, live_groups, measure_lag
+from unstable_stream.services.streams.finished_states import (
+    FinishedState,
+    finished_states,
+    forget_states,
+    idle_runs,
+)
+from unstable_stream.services.tracking.lag import Lag as Lag
+from unstable_stream.services.tracking.lag import live_groups, measure_lag
 
 if TYPE_CHECKING:
     from unstable_stream.services.workers.retention import Expired
-
-__all__ = [
-    "Created",
-    "Drift",
-    "Lag",
-    "StoredRecord",
-    "TopicSpec",
-    "asyncapi",
-    "create_topics",
-    "declared_topic",
-    "declared_topics",
-    "event_fields",
-    "kept",
-    "lags",
-    "record_body",
-    "record_counts",
-    "remedy",
-    "show_setting",
-    "strimzi",
-    "tail",
-    "topic_drifts",
-    "topic_settings",
-    "trim",
-]
 
 T = TypeVar("T")
 
@@ -179,6 +164,48 @@ def trim(
             await log.delete_before({each.at: each.until for each in found if each.records})
             if shrink:
                 await log.shrink()
+        return found
+
+    return place.ask_log(work)
+
+
+def prune_states(
+    place: Place, runs: Sequence[str] = (), *, dry_run: bool = False, idle_days: float = 30
+) -> list[FinishedState]:
+    """Forget the saved states of runs that are over; return what was found.
+
+    Args:
+        place: whose log.
+        runs: ids or prefixes of runs; if empty, of all.
+        dry_run: only return what is there.
+        idle_days: a run that never ended is over if nothing was recorded of it for so many days.
+
+    Raises:
+        RunError: no such run, or it is not over.
+        EventLogError: there is no log.
+    """
+
+    async def work(log: EventLog) -> list[FinishedState]:
+        history = await read_history(log)
+        named = [history.find(run) for run in runs]
+        now_ms, idle_ms = int(time.time() * 1000), int(idle_days * 24 * 3600 * 1000)
+        idle = await idle_runs(log, history, now_ms, idle_ms) if named else ()
+        for run in named:
+            if run.ended is None and run.run_id not in idle:
+                raise RunError(
+                    f"run {run.run_id} has not ended, and something was recorded of it within "
+                    f"{idle_days:g} days, so its states are needed. If it was killed, resume it and stop "
+                    "it with Ctrl-C, or give a lower number: --idle-days"
+                )
+        found = await finished_states(
+            log,
+            ended_before_ms=now_ms + 1,
+            named=[run.run_id for run in named],
+            now_ms=now_ms,
+            idle_ms=idle_ms,
+        )
+        if not dry_run:
+            await forget_states(log, found)
         return found
 
     return place.ask_log(work)

@@ -150,21 +150,10 @@ def _result(
 ) -> Result:
     played_in, env_id, opponent, games, wins, draws, losses = row
     # The initial policy of an evaluation, which is a run of its own, was not evaluated in it.
-    games_before, wins_before = before.get((env_id, opponent), (0, 0)) if played_in == run_id else (0, 0)
+    first = before.get((env_id, opponent), (0, 0)) if played_in == run_id else (0, 0)
     names = [] if opponent is None else opponent.split(", ")
     known = bool(names) and all(_name(name) in met for name in names)
-    return Result(
-        run_id=played_in,
-        env_id=env_id,
-        opponent=opponent or "",
-        met_in_training=known,
-        games=games,
-        wins=wins,
-        draws=draws,
-        losses=losses,
-        games_before=games_before,
-        wins_before=wins_before,
-    )
+    return Result(played_in, env_id, opponent or "", known, games, wins, draws, losses, *first)
 
 
 def _name(model_uid: str) -> str:

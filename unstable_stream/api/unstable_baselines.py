@@ -22,64 +22,35 @@ F = TypeVar("F", bound=Callable[..., Any])
 _GPU: Final = Path("/dev/nvidiactl")
 
 
-def _not_remote(words: str) -> Callable[..., NoReturn]:
-    def refuse(*_: object, **__: object) -> NoReturn:
-        raise ConfigError(words)
-
-    return refuse
-
-
 def _local(method: F) -> F:
     """Give a method the ``remote`` that its namesake has, to say what to write instead."""
     name = method.__qualname__.partition(".")[2]
-    words = f".{name}.remote(…): there are no Ray actors to call; write .{name}(…), without ray.get"
-    setattr(method, "remote", _not_remote(words))  # noqa: B010 - functions declare no such attribute
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise ConfigError(
+            f".{name}.remote(…): there are no Ray actors to call; write .{name}(…), without ray.get"
+        )
+
+    setattr(method, "remote", refuse)  # noqa: B010 - functions declare no such attribute
     return method
 
 
-class _PartType(type):
-    """Refuses a class attribute that was a setting there: nothing would read it."""
-
-    def __setattr__(cls, name: str, value: object) -> None:
-        if name in cls._ATTRIBUTES:
-            raise ConfigError(
-                f"{cls.__name__}.{name}={value!r} would change nothing: {cls._ATTRIBUTES[name]}"
-            )
-        super().__setattr__(name, value)
-
-    _ATTRIBUTES: Mapping[str, str] = {}
-
-
-class _Part(metaclass=_PartType):
+class _Part:
     """Base of the parts: it refuses ``options`` and ``remote``, and names the new place of methods and
     attributes."""
 
     _ELSEWHERE: Mapping[str, str] = {}
-    _ATTRIBUTES: Mapping[str, str] = {}
 
     @classmethod
     def options(cls, *_: object, **__: object) -> NoReturn:
-        """Refused: there is no Ray actor to name or to place."""
-        raise ConfigError(
-            f"{cls.__name__}.options(…).remote(…): there are no Ray actors to make; write {cls.__name__}(…)"
-        )
+        """Refused: there is no Ray actor to name, to place or to make."""
+        raise ConfigError(f"{cls.__name__}: there are no Ray actors to make; write {cls.__name__}(…)")
 
-    @classmethod
-    def remote(cls, *_: object, **__: object) -> NoReturn:
-        """Refused: there is no Ray actor to make."""
-        raise ConfigError(
-            f"{cls.__name__}.remote(…): there are no Ray actors to make; write {cls.__name__}(…)"
-        )
+    remote = options
 
-    def __getattr__(self, name: str) -> Callable[..., NoReturn]:
-        instead = self._ELSEWHERE.get(name)
-        if instead is None:
-            hint = self._ATTRIBUTES.get(name)
-            told = f": {hint}" if hint else ""
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{told}")
-        refuse = _not_remote(f"{type(self).__name__}.{name}(…): {instead}")
-        setattr(refuse, "remote", refuse)  # noqa: B010
-        return refuse
+    def __getattr__(self, name: str) -> NoReturn:
+        instead = f": {self._ELSEWHERE[name]}" if name in self._ELSEWHERE else ""
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{instead}")
 
 
 def _refuse(where: str, given: Mapping[str, tuple[object, str]]) -> None:
@@ -103,11 +74,8 @@ class Tracker(_Part):
         "log_learner": "each update is on the log; ask run.metrics('learner/')",
         "log_model_pool": "ask run.metrics('model-pool/') or run.sql('FROM rating_ladder')",
         "get_interface_info": "the live view reads the log; call run.watch()",
-    }
-    _ATTRIBUTES: Mapping[str, str] = {
         "FLUSH_EVERY": "metrics are published with each policy version, or after 64 seconds of play",
         "use_wandb": "give wandb_project, or trackers=['wandb']",
-        **dict.fromkeys(("_m", "_n", "_buffer", "_interface_stats"), "ask run.metrics()"),
     }
 
     def __init__(self, run_name: str = "run", wandb_project: str | None = None) -> None:
@@ -284,7 +252,34 @@ class Collector(_Part):
         Raises:
             ConfigError: they do not belong together, or contradict each other.
         """
-        return settings_of(self, learner)
+        if self.step_buffer is not learner.step_buffer or self.model_pool is not learner.model_pool:
+            raise ConfigError(
+                "collector and learner have different step buffers or model pools: give both the same"
+            )
+        pool, buffer = self.model_pool, self.step_buffer
+        model = learner.settings["model"]
+        played = self.settings.get("model", model)
+        if str(played) != str(model):
+            raise ConfigError(
+                f"the collector plays with {played!r} and the learner trains {model!r}: name one model in "
+                "vllm_config['model_name'] and model_name"
+            )
+        trackers = [each.tracker for each in (learner, self, buffer, pool) if each.tracker is not None]
+        settings: dict[str, Any] = {"name": trackers[0].run_name} if trackers else {}
+        projects = {tracker.wandb_project for tracker in trackers} - {None}
+        if projects:
+            settings["trackers"] = [{"type": "wandb", "project": name} for name in sorted(projects, key=str)]
+        for part in (pool.settings, buffer.settings, self.settings, learner.settings):
+            for name, value in part.items():
+                known = "max_tokens" if name == "max_generation_len" else name
+                if known in settings and settings[known] != value:
+                    raise ConfigError(
+                        f"{name}: the parts say {settings[known]!r} and {value!r}; one value is for both"
+                    )
+                settings[known] = value
+        if pool.fixed:
+            settings["model_pool"] = {"fixed": pool.fixed}
+        return settings
 
     @_local
     def collect(self, num_workers: int, num_eval_workers: int = 16) -> None:
@@ -300,7 +295,7 @@ class Collector(_Part):
 class StandardLearner(_Part):
     """The model to train, and the settings of training."""
 
-    _ATTRIBUTES: Mapping[str, str] = {
+    _ELSEWHERE: Mapping[str, str] = {
         **dict.fromkeys(
             ("device", "model", "tokenizer"),
             "it is in the learner's process; run.checkpoints() has files that PEFT loads",
@@ -430,42 +425,6 @@ class TerminalInterface(_Part):
     def run(self) -> None:
         """Show the run until it ends, or until Ctrl-C, as :meth:`Run.watch` does."""
         self._run.watch()
-
-
-def settings_of(collector: Collector, learner: StandardLearner) -> dict[str, Any]:
-    """Return what the parts say together, as keyword arguments of :func:`build`.
-
-    Raises:
-        ConfigError: they do not belong together, or contradict each other.
-    """
-    if collector.step_buffer is not learner.step_buffer or collector.model_pool is not learner.model_pool:
-        raise ConfigError(
-            "collector and learner have different step buffers or model pools: give both the same"
-        )
-    pool, buffer = collector.model_pool, collector.step_buffer
-    model = learner.settings["model"]
-    played = collector.settings.get("model", model)
-    if str(played) != str(model):
-        raise ConfigError(
-            f"the collector plays with {played!r} and the learner trains {model!r}: name one model in "
-            "vllm_config['model_name'] and model_name"
-        )
-    trackers = [each.tracker for each in (learner, collector, buffer, pool) if each.tracker is not None]
-    settings: dict[str, Any] = {"name": trackers[0].run_name} if trackers else {}
-    projects = {tracker.wandb_project for tracker in trackers} - {None}
-    if projects:
-        settings["trackers"] = [{"type": "wandb", "project": name} for name in sorted(projects, key=str)]
-    for part in (pool.settings, buffer.settings, collector.settings, learner.settings):
-        for name, value in part.items():
-            known = "max_tokens" if name == "max_generation_len" else name
-            if known in settings and settings[known] != value:
-                raise ConfigError(
-                    f"{name}: the parts say {settings[known]!r} and {value!r}; one value is for both"
-                )
-            settings[known] = value
-    if pool.fixed:
-        settings["model_pool"] = {"fixed": pool.fixed}
-    return settings
 
 
 def _engine_settings(vllm_config: Mapping[str, Any], engine: object) -> dict[str, Any]:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.archive.history import ENV, made_up_run, stored
+from tests.places import append
 from tests.services.tracking.wandb_file import history_of
-from tests.ui.cli.test_consume_and_replay import append
 from unstable_stream.algorithms.rolling_metrics import MetricsProcessor
 from unstable_stream.api.place import Place
-from unstable_stream.api.tracking import track_run
+from unstable_stream.api.replaying import track_run
 from unstable_stream.archive import ArchiveWriter
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import Metrics, RunFinished
@@ -32,7 +32,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """A data directory with two finished runs, in the log and in the archive."""
     place = Place.at(tmp_path_factory.mktemp("tracked"))
     events = [*made_up_run(), *made_up_run("other")]
-    asyncio.run(append(place.data.root, events))
+    append(place.data.root, events)
     with ArchiveWriter(place.archive) as writer:
         writer.write(stored(events))
     return place
@@ -160,7 +160,7 @@ async def test_following_a_live_run_ends_with_it(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(tracking, "_LOOK_EVERY_S", 0.01)
     place = Place.at(tmp_path / "data")
     events = made_up_run()
-    await append(place.data.root, events[:80])
+    await asyncio.to_thread(append, place.data.root, events[:80])
     given: list[str] = []
     following = asyncio.ensure_future(
         asyncio.to_thread(track_run, place, RUN, Fails(1000, given), tmp_path / "out", follow=True)
@@ -168,9 +168,11 @@ async def test_following_a_live_run_ends_with_it(tmp_path: Path, monkeypatch: py
     async with asyncio.timeout(60):
         while not given:
             await asyncio.sleep(0)
-        await append(place.data.root, events[80:-1])
+        await asyncio.to_thread(append, place.data.root, events[80:-1])
         assert not following.done()
-        await append(place.data.root, [event for event in events[-1:] if isinstance(event, RunFinished)])
+        await asyncio.to_thread(
+            append, place.data.root, [event for event in events[-1:] if isinstance(event, RunFinished)]
+        )
         done = await following
     assert done.update == 6
     values = {key: value for text in given for key, value in json.loads(text)[0].items()}

@@ -5,21 +5,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from tests.archive.history import made_up_run, stored
+from tests.places import ask
 from unstable_stream.api.game_filter import Sort
 from unstable_stream.api.games import find_games
 from unstable_stream.archive import ArchiveWriter
 from unstable_stream.events import Event, GameOutcome, GameStarted, Trajectory, game_id
-from unstable_stream.ui.cli import games
-from unstable_stream.ui.cli.commands import add_command
 
 pytestmark = pytest.mark.longer
 
-_APP = typer.Typer()
-add_command(_APP, "games")
 _CUT = game_id("run-a", "train", 2)
 
 
@@ -43,7 +38,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _output(data: Path, *arguments: str) -> str:
-    result = CliRunner().invoke(_APP, [*arguments, "--data", str(data)], env={"COLUMNS": "100"})
+    result = ask(data, *arguments, width=100)
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -110,27 +105,12 @@ def test_json_holds_all_of_a_move(data: Path) -> None:
     stages = (move["raw_reward"], move["final_reward"], move["step_reward"], move["fate"], move["update"])
     assert stages == (-1.0, -1.25, -1.125, "trained", 2)
     assert body["moves"][1]["step_id"] is None
+    assert (body["winner"], [move["action"] for move in body["moves"]]) == (
+        "random",
+        [f"[{i}]" for i in range(6)],
+    )
     evaluated = json.loads(_output(data, "games", "show", game_id("run-a", "eval", 0), "--json"))
     assert [move["fate"] for move in evaluated["moves"]] == [None] * 5
-
-
-def test_browsing_needs_a_terminal(data: Path) -> None:
-    result = CliRunner().invoke(_APP, ["games", "--browse", "--data", str(data)], env={"COLUMNS": "200"})
-    assert result.exit_code == 2
-    assert "needs a terminal" in result.output
-
-
-def test_browsing_goes_forth_and_back(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = iter("nnnpq")
-    monkeypatch.setattr("click.getchar", lambda: next(keys))
-    monkeypatch.setattr(games, "_is_terminal", lambda: True)
-    output = _output(
-        data, "games", "--browse", "--run", "run-b", "--split", "train", "-n", "3", "--sort", "earliest"
-    )
-    places = [
-        line.split(" · ")[0] for line in output.splitlines() if line.startswith("game ") and " of " in line
-    ]
-    assert places == ["game 1 of 3", "game 2 of 3", "game 3 of 3", "game 3 of 3", "game 2 of 3"]
 
 
 def _of_teams(event: Event) -> Event:

@@ -3,27 +3,22 @@
 import asyncio
 import json
 import secrets
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
 
 from tests.command_line import run_command
 from tests.history.proofs.test_audit import RUN, history
-from tests.ui.cli.test_audit import write
+from tests.places import append, ask, on_log
 from unstable_stream.errors import LogUnavailableError
 from unstable_stream.events import RunFinished, RunStarted
-from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.open import check_log, open_log_at, opened_log
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.ui.cli import app
 
 pytestmark = pytest.mark.longer
 
@@ -58,11 +53,7 @@ async def test_that_they_are_not_there_is_known_soon(tmp_path: Path) -> None:
 
 
 def test_a_log_whose_topics_would_lose_records_is_refused_before_the_run(tmp_path: Path) -> None:
-    async def spoil() -> None:
-        async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as log:
-            await log.create_topics([replace(load_topics()["steps"], partitions=2)])
-
-    asyncio.run(spoil())
+    on_log(tmp_path, lambda log: log.create_topics([replace(load_topics()["steps"], partitions=2)]))
     result = run_command("quickstart", "--quiet", "--data", str(tmp_path), cwd=tmp_path)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith("error: topics of this log are not as declared")
@@ -71,27 +62,9 @@ def test_a_log_whose_topics_would_lose_records_is_refused_before_the_run(tmp_pat
     assert list(tmp_path.glob("logs")) == []  # no service was started
 
 
-def test_without_aiokafka_it_is_said_what_to_install(tmp_path: Path) -> None:
-    program = (
-        "import sys; sys.modules['aiokafka'] = None\n"
-        f"sys.argv = ['unstable-stream', 'runs', '--log', {NOBODY!r}]\n"
-        "from unstable_stream.ui.cli import main; main()"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=60, check=False
-    )
-    assert result.returncode == 1
-    assert result.stderr.startswith("error: a log on Kafka needs aiokafka")
-    assert "pip install 'unstable_stream[kafka]'" in result.stderr
-    assert result.stderr.count("\n") == 1
-
-
-def test_the_option_wins_over_the_environment(tmp_path: Path) -> None:
+def test_the_option_wins_over_the_environment_and_must_be_of_a_known_kind(tmp_path: Path) -> None:
     by_option = run_command("topics", "check", "--log", "local", cwd=tmp_path, UNSTABLE_STREAM_LOG=NOBODY)
     assert by_option.stderr.startswith("error: no event log at unstable-data/log.sqlite")
-
-
-def test_a_location_of_no_known_kind_is_refused(tmp_path: Path) -> None:
     result = run_command("topics", "check", "--log", "redis://x", cwd=tmp_path)
     assert result.returncode == 1
     assert result.stderr.startswith("error: log")
@@ -111,10 +84,8 @@ def test_the_log_of_the_configuration_is_overridden(tmp_path: Path) -> None:
 
 def test_options_lead_a_command_to_the_same_place() -> None:
     assert DataDir(Path("unstable-data")).options() == ""
-    assert (
-        DataDir(Path("my data")).options("kafka://h:1?a=b&c=d")
-        == " --data 'my data' --log 'kafka://h:1?a=b&c=d'"
-    )
+    options = DataDir(Path("my data")).options("kafka://h:1?a=b&c=d")
+    assert options == " --data 'my data' --log 'kafka://h:1?a=b&c=d'"
 
 
 def test_runs_of_a_log_are_listed_without_an_archive(tmp_path: Path) -> None:
@@ -125,10 +96,9 @@ def test_runs_of_a_log_are_listed_without_an_archive(tmp_path: Path) -> None:
         for event in history()
         if not isinstance(event, RunFinished)
     ]
-    write(tmp_path, [*history(), *later])
+    append(tmp_path, [*history(), *later])
     for option in ([], ["--log", "local"]):
-        listed = CliRunner().invoke(app, ["runs", "--data", str(tmp_path), "--json", *option])
-        rows = json.loads(listed.stdout)
+        rows = json.loads(ask(tmp_path, "runs", "--json", *option).stdout)
         assert [(row["run"], row["state"], row["updates"]) for row in rows] == [
             ("later", "lost", 2),  # it has been silent since 1970
             (RUN, "completed", 2),

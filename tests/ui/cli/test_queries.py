@@ -1,6 +1,5 @@
 """``sql``, ``archive``, ``export``, ``runs`` and ``games`` on the made-up history, as a user calls them."""
 
-import asyncio
 import csv
 import io
 import json
@@ -10,26 +9,17 @@ from typing import IO
 
 import msgspec
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
 from tests.archive.history import made_up_run, stored
 from tests.archive.many_games import multiply_games
+from tests.places import append, ask
 from unstable_stream.archive import ArchiveWriter, query
 from unstable_stream.errors import ArchiveError, EventLogError, UnstableStreamError
 from unstable_stream.events import Event, GameOutcome, GameStarted, Trajectory, game_id
 from unstable_stream.events.games import Action
 from unstable_stream.history.views.transcript import load_transcript, load_transcripts, new_part
-from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.records import record_from_event
-from unstable_stream.log.topics import load_topics
-from unstable_stream.ui.cli.commands import add_command
 
 pytestmark = pytest.mark.longer
-
-_APP = typer.Typer(rich_markup_mode="rich", pretty_exceptions_enable=False)
-for _name in ("archive", "export", "games", "runs", "sql"):
-    add_command(_APP, _name)
 
 _TAUNT = "[bold]I win[/bold] \x1b[31m now [/nonsense] " + "and on " * 40 + "end"
 
@@ -58,18 +48,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def _call(*arguments: str, width: int = 120) -> Result:
-    return CliRunner().invoke(_APP, list(arguments), env={"COLUMNS": str(width), "FORCE_COLOR": None})
-
-
-def _output(*arguments: str, width: int = 120) -> str:
-    result = _call(*arguments, width=width)
+def _output(data: Path, *arguments: str, width: int = 120) -> str:
+    result = ask(data, *arguments, width=width)
     assert result.exit_code == 0, result.output
     return result.stdout
 
 
-def _error(*arguments: str) -> UnstableStreamError:
-    result = _call(*arguments)
+def _error(data: Path, *arguments: str) -> UnstableStreamError:
+    result = ask(data, *arguments)
     assert isinstance(result.exception, UnstableStreamError), result.output
     assert "\n" not in str(result.exception)
     return result.exception
@@ -81,20 +67,16 @@ def _ids(output: str) -> Sequence[tuple[str, str, int]]:
 
 def test_sql_prints_csv_into_a_pipe(data: Path) -> None:
     output = _output(
-        "sql",
-        "SELECT update, steps FROM completion_lengths WHERE run_id = 'run-b' ORDER BY 1",
-        "--data",
-        str(data),
+        data, "sql", "SELECT update, steps FROM completion_lengths WHERE run_id = 'run-b' ORDER BY 1"
     )
     assert output == "update,steps\n1,5\n2,7\n"
 
 
 def test_sql_json_keeps_types(data: Path) -> None:
     output = _output(
+        data,
         "sql",
         "SELECT started_at, state, config, NULL AS no FROM runs ORDER BY run_id LIMIT 1",
-        "--data",
-        str(data),
         "--json",
     )
     assert json.loads(output) == [
@@ -108,16 +90,14 @@ def test_sql_json_keeps_types(data: Path) -> None:
 
 
 def test_sql_table_shows_markup_literally_and_folds_it(data: Path) -> None:
-    output = _output(
-        "sql", "SELECT seat, completion FROM turns WHERE NOT valid", "--data", str(data), "--table", width=60
-    )
+    output = _output(data, "sql", "SELECT seat, completion FROM turns WHERE NOT valid", "--table", width=60)
     assert "[bold]I win[/bold]" in output
     assert "\x1b" not in output
     assert max(map(len, output.splitlines())) <= 60
 
 
 def test_a_row_too_wide_for_the_terminal_is_shown_as_a_block(data: Path) -> None:
-    output = _output("sql", "SELECT * FROM games LIMIT 2", "--data", str(data), "--table", width=70)
+    output = _output(data, "sql", "SELECT * FROM games LIMIT 2", "--table", width=70)
     lines = output.splitlines()
     assert [line.split()[:2] for line in lines if line.startswith("row")] == [["row", "1"], ["row", "2"]]
     assert sum(line.startswith("evaluated_uid ") for line in lines) == 2
@@ -126,29 +106,28 @@ def test_a_row_too_wide_for_the_terminal_is_shown_as_a_block(data: Path) -> None
 def test_sql_reads_files_and_stdin(data: Path, tmp_path: Path) -> None:
     question = tmp_path / "question.sql"
     question.write_text("SELECT 6 * 7 AS answer", encoding="utf-8")
-    assert _output("sql", "--file", str(question), "--data", str(data)) == "answer\n42\n"
-    result = CliRunner().invoke(_APP, ["sql", "-", "--data", str(data)], input="SELECT 1 AS one")
-    assert result.stdout == "one\n1\n"
+    assert _output(data, "sql", "--file", str(question)) == "answer\n42\n"
+    assert ask(data, "sql", "-", answer="SELECT 1 AS one").stdout == "one\n1\n"
 
 
 def test_sql_changes_nothing_unless_told(data: Path, tmp_path: Path) -> None:
     (tmp_path / "archive.duckdb").write_bytes((data / "archive.duckdb").read_bytes())
-    before = _output("sql", "SELECT count(*) AS n FROM metrics", "--data", str(tmp_path))
+    before = _output(tmp_path, "sql", "SELECT count(*) AS n FROM metrics")
     assert before != "n\n0\n"
-    assert "Add --write" in str(_error("sql", "DELETE FROM metrics", "--data", str(tmp_path)))
-    assert _output("sql", "SELECT count(*) AS n FROM metrics", "--data", str(tmp_path)) == before
-    _output("sql", "DELETE FROM metrics", "--data", str(tmp_path), "--write")
-    assert _output("sql", "SELECT count(*) AS n FROM metrics", "--data", str(tmp_path)) == "n\n0\n"
+    assert "Add --write" in str(_error(tmp_path, "sql", "DELETE FROM metrics"))
+    assert _output(tmp_path, "sql", "SELECT count(*) AS n FROM metrics") == before
+    _output(tmp_path, "sql", "DELETE FROM metrics", "--write")
+    assert _output(tmp_path, "sql", "SELECT count(*) AS n FROM metrics") == "n\n0\n"
 
 
 def test_large_results_are_printed_whole_but_not_as_a_table(data: Path) -> None:
     many = "SELECT i, repeat('y', 100) AS y FROM range(200_000) AS t(i)"
-    lines = _output("sql", many, "--data", str(data)).splitlines()
+    lines = _output(data, "sql", many).splitlines()
     assert (len(lines), lines[0], lines[-1][:7]) == (200_001, "i,y", "199999,")
-    rows = json.loads(_output("sql", many, "--data", str(data), "--json"))
+    rows = json.loads(_output(data, "sql", many, "--json"))
     assert [row["i"] for row in rows] == list(range(200_000))
-    assert json.loads(_output("sql", "SELECT 1 WHERE false", "--data", str(data), "--json")) == []
-    table = _call("sql", many, "--data", str(data), "--table")
+    assert json.loads(_output(data, "sql", "SELECT 1 WHERE false", "--json")) == []
+    table = ask(data, "sql", many, "--table")
     assert len(table.stdout.splitlines()) == 1001
     assert "1,000 of 200,000 rows shown; --csv or --json prints all." in table.stderr
 
@@ -164,50 +143,48 @@ def test_the_archive_is_free_while_the_answer_is_printed(
         with ArchiveWriter(path, "another log", timeout_s=0.0) as writer:
             written.append(writer.write(stored(made_up_run("run-c", updates=1))).records)
 
-    monkeypatch.setattr("unstable_stream.ui.cli.query_output.shutil.copyfileobj", slow_reader)
-    _output("sql", "SELECT * FROM events", "--data", str(tmp_path))
+    monkeypatch.setattr("unstable_stream.ui.cli.output.shutil.copyfileobj", slow_reader)
+    _output(tmp_path, "sql", "SELECT * FROM events")
     assert written == [len(made_up_run("run-c", updates=1))]
 
 
 def test_sql_lists_what_there_is(data: Path) -> None:
-    tables = _output("sql", "--tables")
-    assert _output("sql") == tables
+    tables = _output(data, "sql", "--tables")
+    assert _output(data, "sql") == tables
     assert "win_rates (view): How each checkpoint did" in tables
     assert "update_steps (table): " in tables
-    for statement in _output("sql", "--examples").split(";\n\n"):
+    for statement in _output(data, "sql", "--examples").split(";\n\n"):
         if statement.strip():
-            answer = CliRunner().invoke(_APP, ["sql", "-", "--data", str(data)], input=statement)
+            answer = ask(data, "sql", "-", answer=statement)
             assert answer.exit_code == 0, answer.output
 
 
 def test_sql_errors_say_what_to_do(data: Path, tmp_path: Path) -> None:
-    mistake = str(_error("sql", "SELECT * FROM game", "--data", str(data)))
+    mistake = str(_error(data, "sql", "SELECT * FROM game"))
     assert mistake == "line 1, column 15: Table with name game does not exist! Did you mean games?"
-    missing = _error("sql", "SELECT 1", "--data", str(tmp_path))
+    missing = _error(tmp_path, "sql", "SELECT 1")
     assert isinstance(missing, ArchiveError)
     assert "unstable-stream archive" in str(missing)
-    assert "give one query" in _call("sql", "SELECT 1", "--file", "question.sql").output
-    assert "cannot read" in _call("sql", "--file", str(tmp_path / "none.sql")).output
-    assert "choose one of --csv, --json" in _call("sql", "SELECT 1", "--csv", "--json").output
+    assert "give one query" in ask(data, "sql", "SELECT 1", "--file", "question.sql").output
+    assert "cannot read" in ask(data, "sql", "--file", str(tmp_path / "none.sql")).output
+    assert "choose one of --csv, --json" in ask(data, "sql", "SELECT 1", "--csv", "--json").output
 
 
-def test_archive_catches_up_with_the_log(tmp_path: Path) -> None:
-    async def publish() -> None:
-        log = LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL")
-        await log.create_topics(list(load_topics().values()))
-        await log.append([record_from_event(event) for event in made_up_run(updates=1)])
-        await log.close()
-
-    assert isinstance(_error("archive", "--data", str(tmp_path)), EventLogError)
-    asyncio.run(publish())
+def test_archive_catches_up_with_the_log_and_is_rebuilt(tmp_path: Path) -> None:
+    assert isinstance(_error(tmp_path, "archive"), EventLogError)
+    append(tmp_path, made_up_run(updates=1))
     count = len(made_up_run(updates=1))
-    assert f"{count} records archived, 0 of them" in _call("archive", "--data", str(tmp_path)).stderr
-    assert "0 records archived" in _call("archive", "--data", str(tmp_path)).stderr
-    assert _output("sql", "SELECT count(*) AS n FROM events", "--data", str(tmp_path)) == f"n\n{count}\n"
+    assert f"{count} records archived, 0 of them" in ask(tmp_path, "archive").stderr
+    assert "0 records archived" in ask(tmp_path, "archive").stderr
+    _output(tmp_path, "sql", "DELETE FROM steps", "--write")
+    assert f"{count} records archived" in ask(tmp_path, "archive", "--rebuild").stderr
+    assert _output(tmp_path, "sql", "SELECT count(*) AS n FROM steps") == "n\n6\n"
+    assert query(tmp_path / "archive.duckdb.old", "SELECT count(*) FROM steps").rows == [(0,)]
+    assert "move it away" in str(_error(tmp_path, "archive", "--rebuild"))
 
 
 def test_runs_with_state_counts_and_latest_win_rate(data: Path) -> None:
-    rows = list(csv.DictReader(io.StringIO(_output("runs", "--data", str(data)))))
+    rows = list(csv.DictReader(io.StringIO(_output(data, "runs"))))
     assert [row.pop("silence").startswith("silent for ") for row in rows] == [False, True]
     assert rows == [
         {
@@ -224,7 +201,7 @@ def test_runs_with_state_counts_and_latest_win_rate(data: Path) -> None:
 
 
 def test_games_are_listed_latest_first(data: Path) -> None:
-    output = _output("games", "--data", str(data), "--json", "--run", "run-b", "--limit", "3")
+    output = _output(data, "games", "--json", "--run", "run-b", "--limit", "3")
     assert _ids(output) == [("run-b", "train", 9), ("run-b", "train", 8), ("run-b", "eval", 5)]
     winners = [(row["winner"], row["reason"]) for row in json.loads(output)]
     assert winners == [("abandoned", "engine failed"), ("in-flight", None), ("random", "win")]
@@ -252,18 +229,18 @@ def test_games_are_listed_latest_first(data: Path) -> None:
     ],
 )
 def test_games_filters(data: Path, filters: list[str], expected: list[tuple[str, str, int]]) -> None:
-    assert _ids(_output("games", "--data", str(data), "--json", *filters)) == expected
+    assert _ids(_output(data, "games", "--json", *filters)) == expected
 
 
 def test_games_table_has_ids_that_show_understands(data: Path) -> None:
-    output = _output("games", "--data", str(data), "--table", "--invalid", width=160)
+    output = _output(data, "games", "--table", "--invalid", width=160)
     (short,) = [line.split()[0] for line in output.splitlines()[1:]]
     assert len(short) == 8
-    assert game_id("run-a", "eval", 3) in _output("games", "show", short, "--data", str(data))
+    assert game_id("run-a", "eval", 3) in _output(data, "games", "show", short)
 
 
 def test_show_tells_the_game(data: Path) -> None:
-    output = _output("games", "show", game_id("run-a", "train", 4), "--data", str(data), width=80)
+    output = _output(data, "games", "show", game_id("run-a", "train", 4), width=80)
     lines = [line.strip() for line in output.splitlines()]
     assert lines[0] == "TicTacToe-v0-train"
     assert "seed     1004" in lines
@@ -283,23 +260,21 @@ def test_show_tells_the_game(data: Path) -> None:
 
 
 def test_show_does_not_obey_what_models_write(data: Path) -> None:
-    output = _output("games", "show", game_id("run-a", "eval", 3), "--data", str(data), width=60)
+    output = _output(data, "games", "show", game_id("run-a", "eval", 3), width=60)
     assert "[bold]I win[/bold] \ufffd[31m now [/nonsense]" in output
     assert "\x1b" not in output
     assert max(map(len, output.splitlines())) <= 60
-    assert "[1]  refused: invalid move  cut at 4 tokens" in " ".join(output.split("\n")).replace(
-        "  cut", "  cut"
-    )
+    assert "[1]  refused: invalid move  cut at 4 tokens" in " ".join(output.split("\n"))
     assert "seat 1 ended it with an invalid" in output
     assert "Not [a] legal move." in output
 
 
 def test_show_of_an_unfinished_game_and_of_none(data: Path) -> None:
-    output = _output("games", "show", game_id("run-a", "train", 25), "--data", str(data))
+    output = _output(data, "games", "show", game_id("run-a", "train", 25))
     assert "abandoned: engine failed" in output
     assert "ckpt-000006" in output
-    assert "no game's id starts with 'xyz'" in str(_error("games", "show", "xyz", "--data", str(data)))
-    assert "several games' ids start with ''" in str(_error("games", "show", "", "--data", str(data)))
+    assert "no game's id starts with 'xyz'" in str(_error(data, "games", "show", "xyz"))
+    assert "several games' ids start with ''" in str(_error(data, "games", "show", ""))
 
 
 def test_a_whole_id_names_its_game_though_another_begins_with_it(tmp_path: Path) -> None:
@@ -319,12 +294,6 @@ def test_several_games_are_loaded_at_once_each_as_it_is_alone(data: Path) -> Non
         load_transcripts(archive, [wanted[0], "xyz"])
 
 
-def test_show_as_json(data: Path) -> None:
-    body = json.loads(_output("games", "show", game_id("run-a", "train", 4), "--data", str(data), "--json"))
-    assert body["winner"] == "random"
-    assert [move["action"] for move in body["moves"]] == [f"[{i}]" for i in range(6)]
-
-
 @pytest.mark.parametrize(
     ("before", "now", "new"),
     [
@@ -342,50 +311,27 @@ def test_only_what_is_new_is_shown(before: str, now: str, new: str) -> None:
 
 def test_export_tells_what_it_wrote(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    call = ["export", "run-b", "-o", str(out), "--data", str(data), "--tables", "seats, steps"]
-    result = _call(*call)
+    call = ["export", "run-b", "-o", str(out), "--tables", "seats, steps"]
+    result = ask(data, *call)
     # 14 games of two seats; 4 + 4 games of policies 0 and 1, with 1, 1, 2, 2 and 3, 1, 2, 2 turns.
     assert result.stderr.startswith("run run-b: 42 rows of 2 tables, 0.0 MB, in "), result.output
-    assert "--force" in str(_error(*call))
-    assert "in this archive" in str(_error("export", "run-z", "-o", str(out / "z"), "--data", str(data)))
+    assert "--force" in str(_error(data, *call))
+    assert "in this archive" in str(_error(data, "export", "run-z", "-o", str(out / "z")))
 
 
 def test_export_writes_the_batches_of_updates(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "batches"
-    call = ["export", "run-b", "-o", str(out), "--data", str(data), "--batches"]
-    assert _call(*call, "csv").stderr.startswith("2 batches in ")
+    call = ["export", "run-b", "-o", str(out), "--batches"]
+    assert ask(data, *call, "csv").stderr.startswith("2 batches in ")
     assert sorted(path.name for path in out.iterdir()) == ["train_data_step_1.csv", "train_data_step_2.csv"]
-    assert "expected one of csv, parquet" in str(_error(*call, "xlsx"))
-
-
-def test_a_rebuilt_archive_keeps_the_old_one(tmp_path: Path) -> None:
-    async def publish() -> None:
-        log = LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL")
-        await log.create_topics(list(load_topics().values()))
-        await log.append([record_from_event(event) for event in made_up_run(updates=1)])
-        await log.close()
-
-    asyncio.run(publish())
-    _call("archive", "--data", str(tmp_path))
-    _output("sql", "DELETE FROM steps", "--data", str(tmp_path), "--write")
-    count = len(made_up_run(updates=1))
-    result = _call("archive", "--data", str(tmp_path), "--rebuild")
-    assert f"{count} records archived" in result.stderr
-    assert _output("sql", "SELECT count(*) AS n FROM steps", "--data", str(tmp_path)) == "n\n6\n"
-    assert query(tmp_path / "archive.duckdb.old", "SELECT count(*) FROM steps").rows == [(0,)]
-    assert "move it away" in str(_error("archive", "--data", str(tmp_path), "--rebuild"))
-
-
-@pytest.mark.parametrize(
-    "command", [["sql"], ["archive"], ["export"], ["runs"], ["games"], ["games", "show"]]
-)
-def test_help_has_an_example(command: list[str]) -> None:
-    assert f"Example: unstable-stream {' '.join(command)}" in _output(*command, "--help")
+    assert "'xlsx' is not one of 'csv', 'parquet'" in ask(data, *call, "xlsx").output
 
 
 def test_started_games_have_seats(data: Path) -> None:
     starts = [event for event in made_up_run() if isinstance(event, GameStarted)]
     output = _output(
-        "sql", "SELECT count(*) AS n FROM planned_seats WHERE run_id = 'run-a'", "--data", str(data)
+        data,
+        "sql",
+        "SELECT count(*) AS n FROM planned_seats WHERE run_id = 'run-a'",
     )
     assert output == f"n\n{2 * len(starts)}\n"

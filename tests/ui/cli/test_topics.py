@@ -16,15 +16,17 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
+from tests import places
 from tests.archive.history import made_up_run
+from tests.builders import made
 from tests.command_line import PROGRAM
-from tests.log.harness import topics_of_one_partition
+from tests.places import append
 from unstable_stream.errors import EventLogError
 from unstable_stream.events import RunStarted, Step
 from unstable_stream.log import topic_drift, topics
+from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog, Record, TopicPartition, TopicSpec
-from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.ui.cli import app
 
@@ -59,7 +61,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200"})
 
 
-def on_log(place: list[str], work: Callable[[EventLog], Awaitable[None]]) -> None:
+def on_log(place: list[str], work: Callable[[EventLog], Awaitable[object]]) -> None:
     async def do() -> None:
         async with opened_log(place[3], DataDir(Path(place[1])).log) as log:
             await work(log)
@@ -85,12 +87,8 @@ def test_drift_is_told_with_the_command_that_mends_it(
     first, second = declared.values()
     changed = replace(first, retention_ms=3_600_000)
 
-    async def spoil(log: EventLog) -> None:
-        await log.create_topics(
-            [changed, replace(second, cleanup_policy="delete", max_message_bytes=1_000_000)]
-        )
-
-    on_log(place, spoil)
+    other = replace(second, cleanup_policy="delete", max_message_bytes=1_000_000)
+    on_log(place, lambda log: log.create_topics([changed, other]))
     checked = run("topics", "check", *place)
     assert checked.exit_code == 1
     place_options = f" --data {place[1]}" + (f" --log {place[3]}" if place[3] != "local" else "")
@@ -116,10 +114,7 @@ def test_other_partitions_cannot_be_mended_by_a_command(
 ) -> None:
     first, second = declared.values()
 
-    async def spoil(log: EventLog) -> None:
-        await log.create_topics([replace(first, partitions=2)])
-
-    on_log(place, spoil)
+    on_log(place, lambda log: log.create_topics([replace(first, partitions=2)]))
     checked = run("topics", "check", *place)
     assert checked.exit_code == 1
     assert (
@@ -131,11 +126,8 @@ def test_other_partitions_cannot_be_mended_by_a_command(
     assert refused.exit_code == 1
     assert "2 partitions" in str(refused.exception)
 
-    async def begin_a_run(log: EventLog) -> None:
-        await topic_drift.prepare_topics(log, place[3])
-
     with pytest.raises(EventLogError, match=f"{first.name}: partitions 2, declared 3"):
-        on_log(place, begin_a_run)
+        on_log(place, lambda log: topic_drift.prepare_topics(log, place[3]))
 
 
 def test_a_topic_is_described_as_declared_and_as_it_is(
@@ -143,10 +135,7 @@ def test_a_topic_is_described_as_declared_and_as_it_is(
 ) -> None:
     first, _ = declared.values()
 
-    async def spoil(log: EventLog) -> None:
-        await log.create_topics([replace(first, retention_ms=3_600_000)])
-
-    on_log(place, spoil)
+    on_log(place, lambda log: log.create_topics([replace(first, retention_ms=3_600_000)]))
     lines = [line.split() for line in run("topics", "describe", first.name, *place).output.splitlines()]
     assert ["partitions", "3", "3"] in lines
     assert ["retention", "1", "days", "3600000", "ms"] in lines
@@ -236,10 +225,7 @@ def test_the_tail_of_a_topic_is_its_last_records(place: list[str], declared: Map
 
 
 def test_a_topic_that_does_not_exist_is_an_error(place: list[str]) -> None:
-    async def open_it(log: EventLog) -> None:
-        await log.topics()
-
-    on_log(place, open_it)
+    on_log(place, lambda log: log.topics())
     for arguments in (["topics", "describe", "nope"], ["log", "tail", "nope-at-all"]):
         result = CliRunner().invoke(app, [*arguments, *place])
         assert result.exit_code == 1
@@ -265,16 +251,11 @@ def test_documents_for_others_are_printed_whole() -> None:
 
 
 def test_expired_records_are_trimmed_by_hand(tmp_path: Path) -> None:
-    data, place = DataDir(tmp_path), ["--data", str(tmp_path)]
+    place = ["--data", str(tmp_path)]
     events = made_up_run()
     steps = sum(isinstance(event, Step) for event in events)
 
-    async def fill() -> None:
-        async with opened_log("local", data.log) as log:
-            await log.create_topics(list(topics.load_topics().values()))
-            await log.append([record_from_event(event) for event in events])
-
-    asyncio.run(fill())
+    append(tmp_path, events)
     assert "no archive at" in str(run("topics", "trim", *place).exception)
     assert run("archive", *place).exit_code == 0
     planned = run("topics", "trim", "--dry-run", *place)
@@ -287,27 +268,15 @@ def test_expired_records_are_trimmed_by_hand(tmp_path: Path) -> None:
 
 
 def test_saved_states_of_ended_runs_are_pruned_by_hand(tmp_path: Path) -> None:
-    data, place = DataDir(tmp_path), ["--data", str(tmp_path)]
-    started = RunStarted(
-        event_id="started",
-        run_id="run-b",
-        occurred_at_ms=int(time.time() * 1000),
-        name="n",
-        seed=1,
-        config={},
-    )
+    place = ["--data", str(tmp_path)]
+    started = made(RunStarted, run_id="run-b", occurred_at_ms=int(time.time() * 1000), config={})
+    append(tmp_path, [*made_up_run(), started])
 
-    async def fill() -> None:
-        async with opened_log("local", data.log) as log:
-            await log.create_topics(topics_of_one_partition())
-            await log.append([record_from_event(event) for event in (*made_up_run(), started)])
-            producer = await log.producer("a processor")
-            async with producer.transaction() as transaction:
-                await transaction.save(
-                    "rating-processor/game-outcomes/0", {"position": b"1", "run/run-a": b"1"}
-                )
+    async def save(log: LocalLog) -> None:
+        async with (await log.producer("a processor")).transaction() as transaction:
+            await transaction.save("rating-processor/game-outcomes/0", {"position": b"1", "run/run-a": b"1"})
 
-    asyncio.run(fill())
+    places.on_log(tmp_path, save)
     assert run("prune", "--dry-run", *place).output == "1 saved states of 1 runs would be forgotten\n"
     assert "run run-b has not ended" in str(run("prune", "run-b", *place).exception)
     assert run("prune", "run-a", *place).output == "1 saved states of 1 runs forgotten\n"

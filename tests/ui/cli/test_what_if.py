@@ -1,4 +1,4 @@
-"""``rerate``, ``rederive`` and ``verify``: rows on stdout, talk on stderr, what was found in the status."""
+"""``rerate``, ``rederive``, ``verify``, ``audit``: rows on stdout, talk on stderr, findings in the status."""
 
 import asyncio
 import json
@@ -6,15 +6,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from typer.testing import CliRunner, Result
 
-from tests.history.proofs.recorded_run import ENVS, copy_log, nth, record_run
-from unstable_stream.archive import ArchiveWriter
+from tests.history.proofs.recorded_run import ENVS, copy_log, nth
+from tests.history.proofs.test_audit import RUN as MADE_UP
+from tests.history.proofs.test_audit import checkpoint, history
+from tests.places import append, ask, recorded
 from unstable_stream.events import Step
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end
 from unstable_stream.log.records import event_from_record
-from unstable_stream.ui.cli import app
 
 RUN = "run-asked"
 
@@ -22,20 +22,7 @@ RUN = "run-asked"
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory with a finished run, on the log and in the archive."""
-    directory = tmp_path_factory.mktemp("data")
-
-    async def record() -> None:
-        async with LocalLog.open(directory / "log.sqlite", synchronous="NORMAL") as log:
-            await record_run(log, RUN, hosted=False)
-            with ArchiveWriter(directory / "archive.duckdb", await log.log_id()) as writer:
-                writer.write([record async for record in read_to_end(log, tuple(await log.topics()))])
-
-    asyncio.run(record())
-    return directory
-
-
-def ask(data: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(app, [*arguments, "--data", str(data)])
+    return recorded(tmp_path_factory.mktemp("data"), RUN, hosted=False).root
 
 
 def test_verify_says_what_was_compared(data: Path) -> None:
@@ -164,3 +151,34 @@ def test_without_a_log_there_is_nothing_to_verify(tmp_path: Path) -> None:
         result = ask(tmp_path, *arguments)
         assert result.exit_code == 1
         assert "no event log at" in str(result.exception)
+
+
+def test_a_whole_run_is_balanced(tmp_path: Path) -> None:
+    append(tmp_path, history())
+    result = ask(tmp_path, "audit", MADE_UP[:5])
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert "train games started 4 = 3 finished + 1 abandoned + 0 in flight" in lines
+    assert "steps produced 9 = 7 trained + 1 stale + 1 pending" in lines
+    assert lines[-1] == "balanced"
+
+
+def test_a_lost_step_is_told_with_its_place(tmp_path: Path) -> None:
+    events = history()
+    lost = next(event for event in events if isinstance(event, Step))
+    append(tmp_path, [event for event in events if event is not lost])
+    result = ask(tmp_path, "audit", MADE_UP)
+    assert result.exit_code == 1
+    assert (
+        f"unknown step consumed: learner-updates[0]@0: step {lost.event_id} is not in the log"
+        in result.stderr
+    )
+    assert "3 problems" in result.stdout
+
+
+def test_a_checkpoint_without_its_files_is_a_problem(tmp_path: Path) -> None:
+    missing = checkpoint(2, str(tmp_path / "gone"), "0" * 64)
+    append(tmp_path, [missing if event.event_id == missing.event_id else event for event in history()])
+    result = ask(tmp_path, "audit", MADE_UP)
+    assert result.exit_code == 1
+    assert "checkpoint file missing: ckpt-000002: " in result.stderr

@@ -5,17 +5,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import typer
-from typer.testing import CliRunner, Result
 
 from tests.archive.history import made_up_run, stored
+from tests.places import ask
 from unstable_stream.archive import ArchiveWriter
 from unstable_stream.errors import ArchiveError
 from unstable_stream.events import Event, Trajectory, game_id
-from unstable_stream.ui.cli.commands import add_command
 
-_APP = typer.Typer()
-add_command(_APP, "why")
 _GAME = game_id("run-a", "train", 4)
 
 
@@ -34,12 +30,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def _call(data: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(_APP, [*arguments, "--data", str(data)], env={"COLUMNS": "120"})
-
-
 def _lines(data: Path, *arguments: str) -> list[str]:
-    result = _call(data, *arguments)
+    result = ask(data, "why", *arguments, width=120)
     assert result.exit_code == 0, result.output
     return [line.rstrip() for line in result.stdout.splitlines()]
 
@@ -72,7 +64,7 @@ def test_what_a_model_wrote_is_not_obeyed(data: Path) -> None:
 
 
 def test_json_is_all_of_it(data: Path) -> None:
-    body = json.loads(_call(data, "run-a:update:2", "--json", "--depth", "3").stdout)
+    body = json.loads(ask(data, "why", "run-a:update:2", "--json", "--depth", "3").stdout)
     assert body["root"] == "update:run-a:2"
     nodes = {node["key"]: node for node in body["nodes"]}
     (trained,) = [link for link in nodes["update:run-a:2"]["links"] if link["relation"] == "trained on"]
@@ -87,8 +79,8 @@ def test_json_is_all_of_it(data: Path) -> None:
 
 
 def test_a_mistake_is_told(data: Path) -> None:
-    assert "give one id" in _call(data).output
-    assert "give one id" in _call(data, "x", "--update", "3").output
-    refused = _call(data, "nothing-like-it")
+    assert "give one id" in ask(data, "why").output
+    assert "give one id" in ask(data, "why", "x", "--update", "3").output
+    refused = ask(data, "why", "nothing-like-it")
     assert isinstance(refused.exception, ArchiveError)
     assert "looked through the steps" in str(refused.exception)

@@ -1,6 +1,5 @@
 """Pages about two made-up runs, one of whose models tries to write itself into the page; one browser."""
 
-import asyncio
 import socket
 import threading
 from collections.abc import Iterator
@@ -10,13 +9,13 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from tests.history.proofs.recorded_run import record_run
+from tests import places
+from tests.archive.history import stored
 from tests.history.views.conftest import archive as archive  # a fixture
 from tests.ui.web.browser import Tab, opened_tab
 from unstable_stream.api.place import Place
 from unstable_stream.archive import ArchiveWriter
-from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.reading import read_to_end
+from unstable_stream.events import Event
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.ui.web import Site, build_app
 from unstable_stream.ui.web.serve import served
@@ -37,16 +36,7 @@ def data(archive: Path) -> Path:
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """A finished run of real games, on the log and in the archive."""
-    place = Place.at(tmp_path_factory.mktemp("asked"))
-
-    async def record() -> None:
-        async with LocalLog.open(place.data.log, synchronous="NORMAL") as log:
-            await record_run(log, RECORDED, hosted=False)
-            with ArchiveWriter(place.archive, await log.log_id()) as writer:
-                writer.write([record async for record in read_to_end(log, tuple(await log.topics()))])
-
-    asyncio.run(record())
-    return place
+    return places.recorded(tmp_path_factory.mktemp("asked"), RECORDED, hosted=False)
 
 
 @contextmanager
@@ -56,6 +46,16 @@ def client_of(*places: Place) -> Iterator[TestClient]:
     with TestClient(app, base_url=f"http://{HOST}") as client:
         client.get(f"/?token={TOKEN}")
         yield client
+
+
+@contextmanager
+def shown(data: Path, *events: Event) -> Iterator[tuple[TestClient, str]]:
+    """A browser without scripts, and how the addresses of a new archive of these events begin."""
+    place = Place.at(data)
+    with ArchiveWriter(place.archive, timeout_s=60) as writer:
+        writer.write(stored(list(events)))
+    with client_of(place) as client:
+        yield client, f"/{data.name}"
 
 
 @pytest.fixture(scope="session")

@@ -1,17 +1,18 @@
-"""The pages in a real browser: they follow a run, and nothing that a model wrote does anything."""
+"""The pages in a real browser: they follow a run, can be asked and read by all, and obey no model."""
 
 import socket
 import threading
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 
 from tests.archive.history import made_up_run, stored
 from tests.ui.web.browser import NEEDS_BROWSER, Tab
-from tests.ui.web.conftest import visited
+from tests.ui.web.conftest import RECORDED, visited
 from unstable_stream.api.place import Place
 from unstable_stream.archive import ArchiveWriter
-from unstable_stream.events import game_id
+from unstable_stream.events import game_id, step_id, trajectory_id
 
 pytestmark = [pytest.mark.longer, NEEDS_BROWSER]
 
@@ -118,15 +119,6 @@ def test_sql_is_asked_charted_and_shared(tab: Tab, data: Path) -> None:
         tab.wait("document.querySelector('#rows td').innerText.startsWith('<img')")
 
 
-def test_forms_arrive(tab: Tab, data: Path) -> None:
-    with visited(tab, Place.at(data)) as base:
-        tab.go(base + "what-if?run=run-a")
-        tab.ask("document.querySelector('form[action$=ratings] button').click()")
-        # The made-up run's configuration is none, and the page says so.
-        tab.wait("document.querySelector('.trouble') !== null && location.pathname.includes('/what-if/')")
-        tab.wait("document.querySelector('.trouble').innerText.includes('run-a')")
-
-
 def test_what_another_site_asks_is_asked_by_hand(tab: Tab, data: Path) -> None:
     with visited(tab, Place.at(data)):
         port = tab.ask("location.port")
@@ -180,3 +172,241 @@ def test_zoom_and_hidden_lines_outlive_a_refresh(tab: Tab, tmp_path: Path) -> No
         tab.wait(f"{figure}.dataset.last === '12'")
         assert tab.ask(f"[{figure}.dataset.from, {figure}.dataset.to]") == zoomed
         assert tab.ask(f"{figure}.querySelector('.legend-line').getAttribute('aria-pressed')") == "false"
+
+
+_ENDLESS = "SELECT count(*) FROM range(10000000) a, range(10000000) b WHERE a.range * b.range % 7 = 3"
+_HEADING = "document.querySelector('h1').innerText"
+_CONTROLS = r"/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/"
+
+
+def _click_box(tab: Tab, of: str) -> None:
+    """Click a node of the graph as a person does, wherever it is drawn, once nothing moves it any more."""
+    tab.wait("document.readyState === 'complete'")
+    tab.ask(f"document.querySelector('svg a[aria-label=\"{of}\"] rect').scrollIntoView({{block: 'center'}})")
+    box = f"document.querySelector('svg a[aria-label=\"{of}\"] rect').getBoundingClientRect()"
+    x, y = tab.ask(f"(() => {{ const at = {box}; return [at.x + at.width / 2, at.y + at.height / 2]; }})()")
+    for kind in ("mousePressed", "mouseReleased"):
+        tab.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+    kind, name = of.split(" ", 1)
+    tab.wait(f"{_HEADING} === 'Why: {kind} {name}'")
+
+
+def test_why_is_followed_both_ways(tab: Tab, data: Path) -> None:
+    game = game_id("run-a", "train", 4)
+    step = step_id(trajectory_id(game, 0), 0)
+    with visited(tab, Place.at(data)) as base:
+        tab.go(base + f"games/{game}#move-0")
+        tab.ask(
+            "document.querySelector('.move:not([hidden]) .said a[href*=\"/why?of=\"]:last-child').click()"
+        )
+        tab.wait(f"{_HEADING} === 'Why: step {step}'")
+        # Ahead: the update that trained on it, and the checkpoint that came of it; and back to its game.
+        _click_box(tab, "update 2")
+        _click_box(tab, "checkpoint ckpt-000002")
+        _click_box(tab, "update 2")
+        tab.call("Page.navigate", url=base + f"why?of={step}")
+        tab.wait(f"{_HEADING} === 'Why: step {step}'")
+        _click_box(tab, f"game {game}")
+        _click_box(tab, "checkpoint ckpt-000001")
+        _click_box(tab, "update 1")
+        # With the keyboard: the boxes are links.
+        tab.ask("document.querySelector('svg a[aria-label=\"checkpoint ckpt-000001\"]').focus()")
+        tab.press("Enter", 13, "\r")
+        tab.wait(f"{_HEADING} === 'Why: checkpoint ckpt-000001'")
+
+
+def test_a_what_if_is_asked_compared_and_kept(tab: Tab, recorded: Place) -> None:
+    answered = "document.getElementById('answer')?.dataset.going === 'no'"
+    with visited(tab, recorded) as base:
+        tab.go(base + f"what-if?run={RECORDED}")
+        # What was used is at hand: in the fields, and as the text to change.
+        assert tab.ask("document.querySelector('form.panel [name=tau]').placeholder") == "0"
+        form = "document.querySelector('[name=system][value=elo]').form"
+        tab.ask(f"{form}.elements.k.value = '16'")
+        tab.ask(f"{form}.elements.label.value = 'by-elo-in-a-browser'")
+        tab.ask(f"{form}.querySelector('button').click()")
+        tab.wait(answered)
+        told = tab.ask("document.getElementById('answer').innerText")
+        assert "ratings differ from those used" in told
+        assert "Kept in" in told
+        assert tab.ask("document.querySelectorAll('#answer tbody tr').length") > 0
+        assert (recorded.root / "what-if" / RECORDED / "by-elo-in-a-browser" / "about.json").is_file()
+        tab.ask("document.querySelector('main > p > a[href*=what-if]').click()")
+        # The page that is left names it, too.
+        tab.wait(
+            "document.getElementById('rewards') !== null"
+            " && document.body.innerText.includes('by-elo-in-a-browser')"
+        )
+        tab.ask("document.getElementById('rewards').value = 'final = []'")
+        tab.ask("document.querySelector('form[action$=rewards] button').click()")
+        tab.wait(answered)
+        assert tab.ask(
+            "/the reward of [1-9]\\d* steps differs/.test(document.getElementById('answer').innerText)"
+        )
+
+
+def test_a_long_query_is_cancelled(tab: Tab, data: Path) -> None:
+    with visited(tab, Place.at(data)) as base:
+        tab.go(base + "sql")
+        tab.ask("document.getElementById('q').focus()")
+        tab.call("Input.insertText", text=_ENDLESS)
+        tab.call("Input.dispatchKeyEvent", type="keyDown", key="Enter", windowsVirtualKeyCode=13, modifiers=2)
+        tab.wait("!document.getElementById('cancel').disabled")
+        # Until it has begun there is nothing to cancel.
+        tab.wait(
+            "(document.getElementById('cancel').click(),"
+            " document.getElementById('wrong').innerText === 'the query was cancelled')"
+        )
+        assert tab.ask(
+            "document.getElementById('cancel').disabled && !document.getElementById('ask').disabled"
+        )
+        assert "range" in tab.ask("location.search")  # the address holds even that query
+
+
+def test_rows_are_saved_as_files(tab: Tab, data: Path, tmp_path: Path) -> None:
+    tab.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    with visited(tab, Place.at(data)) as base:
+        tab.go(base + "sql?q=SELECT game_index, reason FROM game_outcomes ORDER BY ALL LIMIT 2")
+        tab.wait("document.querySelectorAll('#rows tbody tr').length === 2")
+        for kind in ("csv", "parquet"):
+            tab.ask(f"document.getElementById('{kind}').click()")
+            tab.wait(f"document.getElementById('told').innerText === 'saved rows.{kind}'")
+            while not (tmp_path / f"rows.{kind}").exists():
+                tab.ask("true")
+    assert (tmp_path / "rows.csv").read_text(encoding="utf-8").startswith("game_index,reason\n0,")
+    assert pyarrow.parquet.read_table(tmp_path / "rows.parquet").num_rows == 2
+
+
+def test_runs_are_chosen_in_the_list_while_it_moves(tab: Tab, tmp_path: Path) -> None:
+    place = Place.at(tmp_path / "data")
+    events = stored([*made_up_run("run-a", updates=2), *made_up_run("run-c", updates=4)])
+    chosen = "document.querySelector('[name=run][value=run-a]')"
+    with visited(tab, place) as base, ArchiveWriter(place.archive, timeout_s=60) as writer:
+        writer.write(events[:-40])
+        tab.go(base)
+        tab.wait(f"{chosen} !== null && document.querySelector('[name=run][value=run-c]') !== null")
+        tab.ask(f"{chosen}.click(); {chosen}.focus()")
+        tab.ask(f"window.before = {chosen}")
+        writer.write(events[-40:])
+        tab.wait("document.body.innerText.includes('4 of 4 updates')")
+        # The list is another one, and what was chosen, and where the keyboard is, are as they were.
+        assert tab.ask(
+            f"{chosen} !== window.before && {chosen}.checked && document.activeElement === {chosen}"
+        )
+        tab.ask("document.querySelector('[name=run][value=run-c]').click()")
+        tab.ask("document.querySelector('#runs button').click()")
+        tab.wait(
+            "location.pathname.endsWith('/compare') && document.querySelector('figure[data-drawn]') !== null"
+        )
+        assert tab.ask("document.body.innerText.includes('2 of 2 runs chosen')")
+        assert tab.ask("new Set(new URLSearchParams(location.search).getAll('run')).size") == 2
+        names = "document.querySelector('figure[data-key=win-rate] .legend').innerText"
+        assert tab.ask(f"['run-a', 'run-c'].every(each => {names}.includes(each))")
+
+
+def test_two_games_are_chosen_and_turn_together(tab: Tab, data: Path) -> None:
+    shown = "Array.from(document.querySelectorAll('.move:not([hidden]) h3 a')).map(each => each.innerText)"
+    with visited(tab, Place.at(data)) as base:
+        tab.go(base + "games?run=run-a&split=eval&sort=earliest")
+        tab.ask("[2, 3].forEach(at => document.querySelectorAll('[name=game]')[at].click())")
+        tab.ask("document.querySelector('#games button').click()")
+        tab.wait("document.querySelectorAll('article.watched').length === 2")
+        tab.wait("document.querySelector('.player:not([hidden])') !== null")
+        tab.press("ArrowRight")
+        tab.wait(f'JSON.stringify({shown}) === \'["Move 1","Move 1"]\'')
+        assert tab.ask("location.hash") == "#move-1"
+        address = tab.ask("location.href")
+        tab.go("about:blank")
+        tab.go(address)
+        tab.wait(f'JSON.stringify({shown}) === \'["Move 1","Move 1"]\'')
+
+
+def test_nothing_that_a_model_wrote_is_obeyed(tab: Tab, data: Path) -> None:
+    game = game_id("run-a", "eval", 12)
+    sql = f"SELECT completion, observation, prompt FROM turns WHERE game_id = '{game}'"
+    with visited(tab, Place.at(data)) as base:
+        for path in (f"games/{game}", "games?text=document.title", f"why?of={game}", f"sql?q={sql}"):
+            tab.go(base + path)
+            if path.startswith("sql"):
+                tab.wait("document.querySelectorAll('#rows tbody tr').length > 0")
+            assert not tab.ask(f"{_CONTROLS}.test(document.documentElement.textContent)"), path
+            assert tab.ask("document.querySelectorAll('img, main script').length") == 0, path
+            assert tab.ask("document.title") != "hacked", path
+            if path.startswith(("sql", "games/")):
+                assert tab.ask("document.body.textContent.includes('\\ufffd[31m')"), path
+                assert tab.ask("document.body.textContent.includes('\\ufffd]0;hacked\\ufffd')"), path
+
+
+_GAME = game_id("run-a", "eval", 12)
+_PAGES = (
+    "",
+    "runs/run-a",
+    "compare?run=run-a&run=run-b",
+    "games",
+    f"games/{_GAME}",
+    f"games/{_GAME}?beside={game_id('run-a', 'eval', 4)}",
+    "sql?q=FROM+runs",
+    "why?of=run-a:update:3",
+    "what-if?run=run-a",
+    "play",
+    "nothing",
+)
+# WCAG 2.2, success criterion 1.4.3: 4.5 for text, 3 for large text, by the relative luminance of the computed
+# colours. Elements whose own text is not shown, or that are disabled, do not count.
+_TOO_FAINT = """(() => {
+  const parsed = (colour) => {
+    const parts = colour.match(/[\\d.]+/g).map(Number);
+    return parts.length < 4 ? [...parts, 1] : parts;
+  };
+  const over = (top, below) => [0, 1, 2].map((at) => top[at] * top[3] + below[at] * (1 - top[3]));
+  const luminance = (colour) => colour.map((part) => part / 255)
+    .map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
+  const behind = (element) => {
+    const layers = [];
+    for (let each = element; each; each = each.parentElement) {
+      layers.push(parsed(getComputedStyle(each).backgroundColor));
+    }
+    return layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255]);
+  };
+  const found = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!own || !element.checkVisibility()) { continue; }
+    if (element.closest("svg, canvas, :disabled, .skip, .u-plot")) { continue; }
+    const style = getComputedStyle(element), back = behind(element);
+    const front = over(parsed(style.color), back);
+    const [light, dark] = [luminance(front), luminance(back)].sort((one, other) => other - one);
+    const size = parseFloat(style.fontSize), large = size >= 24 || (size >= 18.66 && style.fontWeight >= 700);
+    const ratio = (light + 0.05) / (dark + 0.05);
+    if (ratio < (large ? 3 : 4.5)) {
+      const says = element.textContent.trim().slice(0, 40);
+      found.push(`${element.tagName}.${element.className} ${ratio.toFixed(2)} ${says}`);
+    }
+  }
+  return [...new Set(found)];
+})()"""
+_NAMELESS = """(() => {
+  const named = (element) => element.getAttribute("aria-label") || element.title || element.labels?.length
+    || element.innerText?.trim() || element.querySelector?.("[aria-label]");
+  const wanted = "button, a[href], input:not([type=hidden]), select, textarea, [role=img]";
+  const found = [...document.querySelectorAll(wanted)]
+    .filter((element) => element.checkVisibility() && !named(element))
+    .map((element) => element.outerHTML.slice(0, 120));
+  if (document.querySelectorAll("h1").length < 1) { found.push("no heading"); }
+  if (!document.documentElement.lang || !document.title) { found.push("no language or title"); }
+  for (const image of document.querySelectorAll("img:not([alt])")) { found.push(image.outerHTML); }
+  return found;
+})()"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_and_everything_has_a_name(browser: Tab, data: Path, scheme: str) -> None:
+    browser.prefer(scheme)
+    found = {}
+    with visited(browser, Place.at(data)) as base:
+        for path in _PAGES:
+            browser.go(base + path)
+            if problems := [*browser.ask(_TOO_FAINT), *browser.ask(_NAMELESS)]:
+                found[path] = problems
+    assert found == {}

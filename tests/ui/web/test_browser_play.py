@@ -1,15 +1,13 @@
 """A person plays a game against a checkpoint in a real browser, from the form to the record of the game."""
 
-import asyncio
-
 import pytest
 
 from tests.api.untrained_run import record_untrained_run
 from tests.ui.web.browser import NEEDS_BROWSER, Tab
 from tests.ui.web.conftest import visited
 from unstable_stream.api.place import Place
+from unstable_stream.api.serving import archive
 from unstable_stream.archive import query
-from unstable_stream.services.workers.archiver import run_archiver
 
 pytestmark = NEEDS_BROWSER
 
@@ -26,14 +24,7 @@ _OFFERED = "Array.from(document.querySelectorAll('#offers button')).map(each => 
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     place = Place.at(tmp_path_factory.mktemp("played"))
     record_untrained_run(place, _RUN)
-
-    async def archive() -> None:
-        stop = asyncio.Event()
-        stop.set()
-        async with place.opened_log() as log:
-            await run_archiver(log, place.archive, stop=stop)
-
-    asyncio.run(archive())
+    archive(place)
     return place
 
 

@@ -93,8 +93,6 @@ def test_the_books_are_those_of_the_games(place: Place) -> None:
     ).rows
     counted = dict(query(place.data.archive_file, "SELECT state, count(*) FROM games GROUP BY state").rows)
     assert started == sum(counted.values())
-    assert (finished, abandoned, in_flight) == (
-        counted["finished"],
-        counted["abandoned"],
-        counted["in-flight"],
+    assert (finished, abandoned, in_flight) == tuple(
+        counted[state] for state in ("finished", "abandoned", "in-flight")
     )

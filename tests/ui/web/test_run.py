@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from tests.archive.history import START_MS, made_up_run, stored
-from tests.ui.web.conftest import client_of
+from tests.archive.history import START_MS, made_up_run
+from tests.builders import made
+from tests.ui.web.conftest import RECORDED, client_of, shown
 from unstable_stream.api.place import Place
-from unstable_stream.archive import ArchiveWriter
+from unstable_stream.archive import query
 from unstable_stream.events import Metrics, PartChanged, RunStarted, event_id
 
 
@@ -71,7 +72,8 @@ def test_every_metric_has_a_chart(client: TestClient, base: str) -> None:
 
 
 def _reported(source: str, name: str, value: float, second: int) -> Metrics:
-    return Metrics(
+    return made(
+        Metrics,
         event_id=event_id("run-c", "metrics", source, name, second),
         run_id="run-c",
         occurred_at_ms=START_MS + 1000 * second,
@@ -81,52 +83,41 @@ def _reported(source: str, name: str, value: float, second: int) -> Metrics:
 
 
 def test_a_metric_of_a_plug_in_appears_by_itself(tmp_path: Path) -> None:
-    place = Place.at(tmp_path)
     own = [_reported("drift", "drift/far", second / 2, second) for second in range(1, 1201)]
     by_model = [_reported("pool", f"seen/{model}", 1.0, 1) for model in ("random", "ckpt-000000")]
-    with client_of(place) as client, ArchiveWriter(place.archive, timeout_s=60) as writer:
-        writer.write(stored([*made_up_run("run-c", updates=1), *own, *by_model]))
-        found = charts(client, f"/{tmp_path.name}", "run=run-c")
+    with shown(tmp_path, *made_up_run("run-c", updates=1), *own, *by_model) as (client, base):
+        found = charts(client, base, "run=run-c")
     (drift,) = found["metric-drift-drift/far"]["series"]
     assert len(drift["x"]) == 300  # each the mean of four
     assert (drift["x"][0], drift["y"][0], drift["low"][0], drift["high"][0]) == (2.5, 1.25, 0.5, 2.0)
     assert {one["name"] for one in found["metric-pool-seen"]["series"]} == {"random", "ckpt-000000"}
 
 
-def test_an_alert_of_a_plug_in_stands_until_it_is_taken_back(tmp_path: Path) -> None:
-    place = Place.at(tmp_path)
-    reported = [("<b>slow</b>", 0.5, 1), ("gone", 0.5, 1), ("gone", 0.0, 2)]
-    raised = [_reported("plugin/watch", f"alerts/{name}", value, second) for name, value, second in reported]
-    with client_of(place) as client, ArchiveWriter(place.archive, timeout_s=60) as writer:
-        writer.write(stored([*made_up_run("run-c", updates=1), *raised]))
-        page = client.get(f"/{tmp_path.name}/runs/run-c").text
-    assert '&lt;b&gt;slow&lt;/b&gt;: 0.5 <span class="quiet">(plugin/watch' in page
-    assert "gone: " not in page
-
-
-def test_the_services_and_the_log_of_a_run(tmp_path: Path) -> None:
-    place = Place.at(tmp_path)
-    reports = [_reported("launcher", f"services/learner/{name}", 2.0, 1) for name in ("up", "restarts")]
-    lost = PartChanged(
+def test_alerts_services_and_the_log_of_a_run(tmp_path: Path) -> None:
+    """An alert of a plug-in stands until it is taken back."""
+    alerts = [("<b>slow</b>", 0.5, 1), ("gone", 0.5, 1), ("gone", 0.0, 2)]
+    reports = [_reported("plugin/watch", f"alerts/{name}", value, second) for name, value, second in alerts]
+    reports += [_reported("launcher", f"services/learner/{name}", 2.0, 1) for name in ("up", "restarts")]
+    lost = made(
+        PartChanged,
         event_id="lost",
         run_id="run-c",
-        occurred_at_ms=0,
         part="rollout-1",
         change="lost",
         host="gpu-3",
         reason="<b>preempted</b>",
     )
-    with ArchiveWriter(place.archive, timeout_s=60) as writer:
-        writer.write(stored([*made_up_run("run-c", updates=1), *reports, lost]))
-    logs = place.data.service_logs("run-c")
+    logs = Place.at(tmp_path).data.service_logs("run-c")
     logs.mkdir(parents=True)
     note = "2026-01-01T00:00:00.000+00:00 learner died: ValueError: <b>no</b> weights; starting it again\n"
     (logs / "launcher.log").write_text(note, encoding="utf-8")
-    with client_of(place) as client:
-        page = client.get(f"/{tmp_path.name}/runs/run-c").text
-        assert "learner was restarted 2 times" in page
-        assert "<td>lost</td><td>gpu-3</td><td>&lt;b&gt;preempted&lt;/b&gt;</td>" in page
-        part = client.get(f"/{tmp_path.name}/runs/run-c/health").text
+    with shown(tmp_path, *made_up_run("run-c", updates=1), *reports, lost) as (client, base):
+        page = client.get(f"{base}/runs/run-c").text
+        part = client.get(f"{base}/runs/run-c/health").text
+    assert '&lt;b&gt;slow&lt;/b&gt;: 0.5 <span class="quiet">(plugin/watch' in page
+    assert "gone: " not in page
+    assert "learner was restarted 2 times" in page
+    assert "<td>lost</td><td>gpu-3</td><td>&lt;b&gt;preempted&lt;/b&gt;</td>" in page
     assert "no event log" in part
     assert "ValueError: &lt;b&gt;no&lt;/b&gt; weights" in part
 
@@ -142,21 +133,25 @@ def test_several_runs_lie_over_each_other(client: TestClient, base: str) -> None
 
 
 def test_forks_are_a_tree(tmp_path: Path) -> None:
-    place = Place.at(tmp_path)
-    fork = RunStarted(
-        event_id=event_id("run-d", "run-started"),
+    fork = made(
+        RunStarted,
         run_id="run-d",
         occurred_at_ms=START_MS + 60_000,
         name="child",
-        seed=7,
         config={"learner": {"iterations": 9}},
-        package_version="0.1.0",
         parent_run_id="run-c",
         parent_update=1,
     )
-    with ArchiveWriter(place.archive, timeout_s=60) as writer:
-        writer.write(stored([*made_up_run("run-c", updates=1), fork]))
-    with client_of(place) as client:
-        page = client.get(f"/{tmp_path.name}/compare?run=run-d").text
+    with shown(tmp_path, *made_up_run("run-c", updates=1), fork) as (client, base):
+        page = client.get(f"{base}/compare?run=run-d").text
         assert page.index("<h2>Forks</h2>") < page.index("↳ at update 1:")
-        assert "1 of 9 updates, 0 games" in client.get(f"/{tmp_path.name}/").text
+        assert "1 of 9 updates, 0 games" in client.get(f"{base}/").text
+
+
+def test_whatever_a_run_has_reported_appears_by_itself(recorded: Place) -> None:
+    question = "SELECT DISTINCT unnest(map_keys(metrics)) FROM updates WHERE run_id = $1"
+    names = [name for (name,) in query(recorded.archive, question, [RECORDED]).rows]
+    with client_of(recorded) as client:
+        found = charts(client, f"/{recorded.root.name}", f"run={RECORDED}")
+    assert names
+    assert {f"metric-learner-update/{name}" for name in names} <= found.keys()

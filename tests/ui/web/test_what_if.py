@@ -1,4 +1,4 @@
-"""What-ifs: asked in a form, compared, kept only if asked."""
+"""What-ifs: asked in a form, compared, kept only if asked; also of a run whose log is a real Kafka."""
 
 import math
 import re
@@ -10,28 +10,26 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from infra.kafka.brokers import KafkaCluster
+from tests.conftest import KEEPING, free_port_pair, skip_without_kafka
+from tests.history.proofs.recorded_run import record_run
 from tests.ui.web.conftest import HOST, RECORDED, client_of
 from unstable_stream.api.place import Place
+from unstable_stream.api.serving import archive
 from unstable_stream.api.what_if import rerate_run
 from unstable_stream.archive import query
 from unstable_stream.history.hindsight.rederive import advantages
 from unstable_stream.ui.web import Site, build_app
 from unstable_stream.ui.web.pages.what_if import _inline
-from unstable_stream.ui.web.rendering import _templates
-from unstable_stream.ui.web.site import Job
+from unstable_stream.ui.web.site import Job, _templates
 
 RUN = RECORDED
 _ORIGIN = {"origin": f"http://{HOST}"}
 
 
 @pytest.fixture(scope="module")
-def place(recorded: Place) -> Place:
-    return recorded
-
-
-@pytest.fixture(scope="module")
-def asking(place: Place) -> Iterator[TestClient]:
-    with client_of(place) as client:
+def asking(recorded: Place) -> Iterator[TestClient]:
+    with client_of(recorded) as client:
         yield client
 
 
@@ -49,31 +47,31 @@ def ask(client: TestClient, place: Place, kind: str, **form: str) -> str:
     return page
 
 
-def test_the_forms_begin_from_what_the_run_used(asking: TestClient, place: Place) -> None:
-    page = asking.get(f"/{place.root.name}/what-if").text
+def test_the_forms_begin_from_what_the_run_used(asking: TestClient, recorded: Place) -> None:
+    page = asking.get(f"/{recorded.root.name}/what-if").text
     assert "TrueSkill" in page
     assert "final = [" in page
     assert "NormalizeRewardsByEnv" in page
 
 
-def test_games_are_rated_otherwise(asking: TestClient, place: Place) -> None:
-    same = ask(asking, place, "ratings", system="trueskill")
+def test_games_are_rated_otherwise(asking: TestClient, recorded: Place) -> None:
+    same = ask(asking, recorded, "ratings", system="trueskill")
     assert re.search(r"<b>0 of \d+ ratings differ</b>", same)
-    other = ask(asking, place, "ratings", system="elo", k="16", label="by-elo")
+    other = ask(asking, recorded, "ratings", system="elo", k="16", label="by-elo")
     assert not re.search(r"<b>0 of \d+ ratings differ</b>", other)
-    assert (place.root / "what-if" / RUN / "by-elo" / "about.json").is_file()
-    assert "by-elo" in asking.get(f"/{place.root.name}/what-if").text
-    again = ask(asking, place, "ratings", system="elo", label="by-elo")
+    assert (recorded.root / "what-if" / RUN / "by-elo" / "about.json").is_file()
+    assert "by-elo" in asking.get(f"/{recorded.root.name}/what-if").text
+    again = ask(asking, recorded, "ratings", system="elo", label="by-elo")
     assert "there is a set at" in again
-    assert "ratings differ" in ask(asking, place, "ratings", system="elo", label="by-elo", replace="1")
+    assert "ratings differ" in ask(asking, recorded, "ratings", system="elo", label="by-elo", replace="1")
 
 
-def test_rewards_are_shaped_otherwise(asking: TestClient, place: Place) -> None:
-    page = asking.get(f"/{place.root.name}/what-if").text
+def test_rewards_are_shaped_otherwise(asking: TestClient, recorded: Place) -> None:
+    page = asking.get(f"/{recorded.root.name}/what-if").text
     (used,) = re.findall(r'<textarea id="rewards"[^>]*>(.*?)</textarea>', page, re.DOTALL)
     own = used.replace("&#34;", '"')
-    assert "the reward of 0 steps differs" in ask(asking, place, "rewards", rewards=own)
-    assert "the reward of 0 steps differs" not in ask(asking, place, "rewards", rewards="final = []")
+    assert "the reward of 0 steps differs" in ask(asking, recorded, "rewards", rewards=own)
+    assert "the reward of 0 steps differs" not in ask(asking, recorded, "rewards", rewards="final = []")
 
 
 @pytest.mark.parametrize(
@@ -89,9 +87,9 @@ def test_rewards_are_shaped_otherwise(asking: TestClient, place: Place) -> None:
     ],
 )
 def test_a_wrong_form_is_answered_in_words(
-    asking: TestClient, place: Place, kind: str, form: dict[str, str], says: str
+    asking: TestClient, recorded: Place, kind: str, form: dict[str, str], says: str
 ) -> None:
-    answer = asking.post(f"/{place.root.name}/what-if/{kind}", data={"run": RUN, **form}, headers=_ORIGIN)
+    answer = asking.post(f"/{recorded.root.name}/what-if/{kind}", data={"run": RUN, **form}, headers=_ORIGIN)
     assert answer.status_code in (400, 413)
     assert says in answer.text
 
@@ -113,25 +111,25 @@ def test_what_a_run_used_is_written_as_toml() -> None:
     assert math.isnan(tomllib.loads(f"used = {_inline(math.nan)}")["used"])
 
 
-def test_a_label_is_no_path(asking: TestClient, place: Place) -> None:
-    assert "expected letters" in ask(asking, place, "ratings", system="elo", label="../../etc")
+def test_a_label_is_no_path(asking: TestClient, recorded: Place) -> None:
+    assert "expected letters" in ask(asking, recorded, "ratings", system="elo", label="../../etc")
 
 
-def test_forms_of_other_pages_are_refused(asking: TestClient, place: Place) -> None:
-    path = f"/{place.root.name}/what-if/ratings"
+def test_forms_of_other_pages_are_refused(asking: TestClient, recorded: Place) -> None:
+    path = f"/{recorded.root.name}/what-if/ratings"
     for headers in ({}, {"origin": "http://evil.example"}):
         assert asking.post(path, data={"run": RUN, "system": "elo"}, headers=headers).status_code == 403
-    stranger = TestClient(build_app(Site([place]), token="other", hosts=[HOST]), base_url=f"http://{HOST}")
+    stranger = TestClient(build_app(Site([recorded]), token="other", hosts=[HOST]), base_url=f"http://{HOST}")
     assert stranger.post(path, data={"run": RUN}, headers=_ORIGIN).status_code == 403
 
 
-def test_the_weights_of_a_batch_are_its_normalised_rewards(place: Place) -> None:
+def test_the_weights_of_a_batch_are_its_normalised_rewards(recorded: Place) -> None:
     rows = query(
-        place.archive,
+        recorded.archive,
         "SELECT step_id, env_id, reward FROM update_steps JOIN steps USING (step_id) "
         "WHERE \"update\" = 1 AND fate = 'trained' OR (\"update\" = 1 AND reason = 'truncated')",
     ).rows
-    found = advantages(place.archive, RUN, 1)
+    found = advantages(recorded.archive, RUN, 1)
     assert found.keys() == {step for step, _, _ in rows}
     for env in {env for _, env, _ in rows}:
         rewards = {step: reward for step, of, reward in rows if of == env}
@@ -141,13 +139,13 @@ def test_the_weights_of_a_batch_are_its_normalised_rewards(place: Place) -> None
             assert found[step] == pytest.approx((reward - mean) / (spread + 1e-8), abs=1e-6)
 
 
-def test_an_update_that_is_not_there_has_no_weights(place: Place, archive: Path) -> None:
-    assert advantages(place.archive, RUN, 999) == {}
+def test_an_update_that_is_not_there_has_no_weights(recorded: Place, archive: Path) -> None:
+    assert advantages(recorded.archive, RUN, 999) == {}
     assert advantages(archive, "run-a", 1) == {}  # its configuration is made up
 
 
-def test_how_far_a_computation_is(asking: TestClient, place: Place) -> None:
-    site = Site([place])
+def test_how_far_a_computation_is(asking: TestClient, recorded: Place) -> None:
+    site = Site([recorded])
     (shelf,) = site.shelves.values()
     on = threading.Event()
 
@@ -166,6 +164,30 @@ def test_how_far_a_computation_is(asking: TestClient, place: Place) -> None:
     on.set()
     assert job.done.wait(60)
     told: list[tuple[int, int]] = []
-    rerate_run(place, RUN, dry_run=True, on_progress=lambda done, of: told.append((done, of)))
+    rerate_run(recorded, RUN, dry_run=True, on_progress=lambda done, of: told.append((done, of)))
     assert told
     assert told[-1][0] == told[-1][1] > 0
+
+
+@pytest.fixture
+def bootstrap(tmp_path: Path) -> Iterator[str]:
+    """A broker of its own: these topics have one partition."""
+    skip_without_kafka()
+    with KafkaCluster(tmp_path / "kafka", 1, free_port_pair(), KEEPING) as cluster:
+        yield cluster.bootstrap
+
+
+@pytest.mark.broker
+def test_a_run_on_kafka_is_shown_and_asked(bootstrap: str, tmp_path: Path) -> None:
+    place = Place.at(tmp_path / "data", f"kafka://{bootstrap}")
+
+    place.ask_log(lambda log: record_run(log, RUN, hosted=True))
+    place.root.mkdir()
+    archive(place)
+    with client_of(place) as client:
+        health = client.get(f"/data/runs/{RUN}/health").text
+        assert "Records behind" in health
+        assert f"rewards.{RUN}" in health or RUN in health
+        page = ask(client, place, "rewards", rewards="final = []")
+        assert "differs</b> from the one used" in page
+        assert "the reward of 0 steps differs" not in page

@@ -1,81 +1,57 @@
 """The commands, by name: the module of one is imported when it is called, or its own help is asked for.
 
-A new command is a module with a function ``command`` or with ``SUBCOMMANDS``, and a line in :data:`COMMANDS`.
-See :mod:`unstable_stream.ui.cli.options` for how its parameters become options.
+A new command ``NAME`` is a function ``NAME_command`` of a module, and its name in :data:`COMMANDS`; functions
+``NAME_PART`` are its subcommands. See :mod:`unstable_stream.ui.cli.options` for how its parameters become
+options.
 """
 
 import ast
 import importlib
+import inspect
 import re
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-COMMANDS: Final = [
-    "quickstart",
-    "train",
-    "plan",
-    "watch",
-    "scale",
-    "fork",
-    "eval",
-    "tournament",
-    "exploitability",
-    "processors",
-    "runs",
-    "games",
-    "ui",
-    "report",
-    "why",
-    "sql",
-    "export",
-    "push",
-    "archive",
-    "backup",
-    "prune",
-    "audit",
-    "collapse",
-    "verify",
-    "rerate",
-    "rederive",
-    "replay",
-    "consume",
-    "track",
-    "topics",
-    "log",
-    "monitor",
-]
-"""The names of the commands, in the order in which ``unstable-stream --help`` lists them."""
+COMMANDS: Final = {
+    "train": ("quickstart", "train", "plan", "watch", "scale", "fork", "processors"),
+    "look": ("runs", "games", "ui", "report", "why", "sql", "collapse", "track", "monitor"),
+    "measure": ("eval", "tournament", "exploitability"),
+    "prove": ("audit", "verify", "rerate", "rederive", "replay", "consume"),
+    "keep": ("push", "export", "archive", "backup", "prune"),
+    "log": ("topics", "log"),
+}
+"""By module the names of its commands, in the order in which ``unstable-stream --help`` lists them."""
+_HOMES: Final = {name: home for home, names in COMMANDS.items() for name in names}
 
 
 def summary(name: str) -> str:
-    """Return the first sentence of a command's help, or of its module's; the module is not imported."""
-    tree = ast.parse((Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8"))
-    own = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "command")
-    doc = ast.get_docstring(next(own, tree)) or ""
+    """Return the first sentence of a command's help; its module is not imported."""
+    tree = ast.parse((Path(__file__).parent / f"{_HOMES[name]}.py").read_text(encoding="utf-8"))
+    own = f"{name}_command"
+    functions = (each for each in tree.body if isinstance(each, ast.FunctionDef))
+    doc = next(ast.get_docstring(each) or "" for each in functions if each.name == own)
     return re.split(r"(?<=\.)\s", " ".join(doc.split()), maxsplit=1)[0]
 
 
 def add_command(app: typer.Typer, name: str) -> None:
-    """Import a command and add it, with its subcommands."""
+    """Import a command and add it, with its subcommands; without a context it only groups these."""
     from unstable_stream.ui.cli.options import with_options  # the list of commands needs none
 
-    module = importlib.import_module(f"unstable_stream.ui.cli.{name}")
-    own = getattr(module, "command", None)
-    subcommands: Mapping[str, Callable[..., None]] = getattr(module, "SUBCOMMANDS", {})
-    if own is not None and not subcommands:
+    begins = f"{name}_"
+    functions = vars(importlib.import_module(f"unstable_stream.ui.cli.{_HOMES[name]}"))
+    parts = {key.removeprefix(begins): each for key, each in functions.items() if key.startswith(begins)}
+    own = parts.pop("command")
+    if not parts:
         app.command(name)(with_options(own))
         return
-    group = typer.Typer(invoke_without_command=own is not None, no_args_is_help=own is None)
-    if own is None:
-        group.info.help = summary(name)
-    else:
-        group.callback()(with_options(own))
-    for subcommand, function in subcommands.items():
-        group.command(subcommand)(with_options(function))
+    alone = "context" in inspect.signature(own).parameters
+    group = typer.Typer(invoke_without_command=alone, no_args_is_help=not alone)
+    group.callback()(with_options(own))
+    for part, function in parts.items():
+        group.command(part)(with_options(function))
     app.add_typer(group, name=name)
 
 
@@ -89,11 +65,11 @@ class LazyCommands(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names in the order of :data:`COMMANDS`."""
-        return COMMANDS
+        return list(_HOMES)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; while the list of all is shown, one that only has a summary."""
-        if cmd_name not in COMMANDS:
+        if cmd_name not in _HOMES:
             return None
         if self._listing:
             return TyperCommand(cmd_name, help=summary(cmd_name), rich_markup_mode="rich")

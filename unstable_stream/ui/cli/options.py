@@ -2,7 +2,8 @@
 
 A parameter ``best_of: int = 1`` is the option ``--best-of``, one without a default an argument;
 ``Annotated[int, typer.Option(min=1)]`` says more. A :class:`Place` is made of ``--data`` and ``--log``, a
-:class:`Format` of ``--csv``, ``--json`` and ``--table``. Options that several commands share are here.
+:data:`DataPlace` of ``--data``, a :class:`Format` of ``--csv``, ``--json`` and ``--table``. Options
+that several commands share are here.
 """
 
 import copy
@@ -10,6 +11,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias, get_args, get_origin
 
@@ -17,33 +19,26 @@ import typer
 from typer.models import OptionInfo, ParameterInfo
 
 from unstable_stream.api.place import DEFAULT_DATA_DIR, DEFAULT_LOG, Place
-from unstable_stream.ui.cli.query_output import CsvOption, Format, JsonOption, TableOption, pick_format
-
-_LOG_VARIABLE = "UNSTABLE_STREAM_LOG"
+from unstable_stream.errors import ConfigError
+from unstable_stream.ui.cli.output import CsvOption, Format, JsonOption, TableOption, pick_format
 
 DataOption: TypeAlias = Annotated[
     Path,
     typer.Option("--data", envvar="UNSTABLE_STREAM_DATA", help="Data directory: log, archive, checkpoints."),
 ]
 
-LogOption: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--log",
-        envvar=_LOG_VARIABLE,
-        metavar="LOG",
-        help="The event log: 'local' is the file in the data directory; or kafka://HOST:PORT.",
-    ),
-]
+DataPlace: TypeAlias = Annotated[Place, "without its log"]
 
+
+def _log_option(what: str) -> Any:
+    """``Any``: what :func:`typer.Option` returns."""
+    text = f"{what}: 'local', the file in the data directory; or kafka://HOST:PORT."
+    return typer.Option("--log", envvar="UNSTABLE_STREAM_LOG", metavar="LOG", help=text)
+
+
+LogOption: TypeAlias = Annotated[str, _log_option("The event log")]
 OptionalLogOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--log",
-        envvar=_LOG_VARIABLE,
-        metavar="LOG",
-        help="The event log instead of the configured one: 'local', or kafka://HOST:PORT.",
-    ),
+    str | None, _log_option("The event log instead of the configured one")
 ]
 
 AllowCodeOption: TypeAlias = Annotated[
@@ -55,6 +50,8 @@ AllowCodeOption: TypeAlias = Annotated[
         "runs started from this data directory is allowed anyway.",
     ),
 ]
+
+EnvsOption: TypeAlias = Annotated[list[str] | None, typer.Option("--env", metavar="ENV[:TEMPLATE]")]
 
 MetricsPortOption: TypeAlias = Annotated[
     int | None,
@@ -84,8 +81,24 @@ def environment(text: str) -> dict[str, str]:
     return {"env_id": family, "template": template} if template else {"env_id": family}
 
 
+def parse_moment(text: str, option: str) -> int:
+    """Return Unix milliseconds of an ISO 8601 date or time, UTC unless it says otherwise.
+
+    Raises:
+        ConfigError: it is none; names the option.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(f"{option} {text!r}: expected a time such as 2026-01-31T12:00 (UTC)") from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
 _MADE_OF: Final[Mapping[Any, tuple[Callable[..., Any], Mapping[str, tuple[Any, Any]]]]] = {
     Place: (Place.at, {"data": (DataOption, DEFAULT_DATA_DIR), "log": (LogOption, DEFAULT_LOG)}),
+    DataPlace: (Place.at, {"data": (DataOption, DEFAULT_DATA_DIR)}),
     Format: (
         pick_format,
         {"as_csv": (CsvOption, False), "as_json": (JsonOption, False), "as_table": (TableOption, False)},

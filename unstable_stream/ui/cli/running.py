@@ -3,8 +3,7 @@
 import contextlib
 import logging
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import typer
 
@@ -14,31 +13,34 @@ from unstable_stream.ui.cli.options import environment
 if TYPE_CHECKING:
     from unstable_stream.api.build import RunConfig
     from unstable_stream.api.evaluation import EvaluationOptions
-    from unstable_stream.api.planning import RunPlan
-    from unstable_stream.api.run import Run
+    from unstable_stream.api.run import Run, RunPlan
 
 _PIPED_WIDTH: Final = 120
 
 
-def run_to_end(
-    run: "Run",
-    *,
-    quiet: bool,
-    resume: bool = False,
-    overrides: Sequence[str] = (),
-    allow_code: Sequence[str] = (),
-    summary: bool = True,
-) -> None:
-    """Start a run, or resume it with ``overrides`` and ``allow_code``; print what it has come to.
+class Resumed(NamedTuple):
+    """The changes and permissions that a run is resumed with."""
 
-    Exits with status 130 if it was interrupted.
+    overrides: list[str]
+    allow_code: list[str]
+
+
+def run_to_end(
+    run: "Run", *, quiet: bool, dry_run: bool = False, resumed: Resumed | None = None, summary: bool = True
+) -> None:
+    """Start a run, or resume it; print what it has come to. Exits with status 130 if it was interrupted.
+
+    With ``dry_run`` only print its configuration and where it would compute.
     """
+    if dry_run:
+        print_dry_run(run.config if resumed is None else run.resumable_config(*resumed))
+        return
     configure_output("launcher", level=logging.WARNING)  # the live view says the rest
     with contextlib.suppress(SystemExit):  # a signal has ended it in order
-        if resume:
-            run.resume(live=not quiet, overrides=overrides, allow_code=allow_code)
-        else:
+        if resumed is None:
             run.start(live=not quiet)
+        else:
+            run.resume(live=not quiet, **resumed._asdict())
     if run.state != "completed":
         print(
             plain(f"run {run.id} {run.state}; go on with: unstable-stream train --resume {run.id}")
@@ -60,21 +62,11 @@ def print_summary(run: "Run") -> None:
     # Piped into a file, the tables keep their columns.
     console = plain_console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
     console.print(f"\n[bold]Run {escape(run.id)} {run.state}[/]: {summary.work}", highlight=False)
-    if summary.evaluations is not None:
-        title, detail = summary.evaluations_title
+    for title, detail, table in summary.tables:
         console.print(f"\n[bold]{title}[/]: {detail}")
-        console.print(summary.evaluations)
-    if summary.standings is not None:
-        console.print(f"\n[bold]Tournament[/]: {summary.standings_title}")
-        console.print(summary.standings)
-    if summary.payoffs is not None:
-        console.print("\n[bold]Payoff matrix[/]: the row's mean score, 1 for a win and 1/2 for a draw")
-        console.print(summary.payoffs)
+        console.print(table)
     if summary.repeats:
         console.print(f"\n{summary.repeats}", highlight=False)
-    if summary.ladder is not None:
-        console.print("\n[bold]Rating ladder[/]: all rated games, by mu - 3 sigma")
-        console.print(summary.ladder)
     console.print(f"\nEverything that happened is in [bold]{escape(summary.place)}[/]. Ask it:")
     for purpose, command in summary.next_commands:
         console.print(f"  [dim]# {purpose}[/]\n  {escape(command)}", highlight=False, soft_wrap=True)
@@ -82,7 +74,7 @@ def print_summary(run: "Run") -> None:
 
 def print_dry_run(config: "RunConfig") -> None:
     """Print a resolved configuration that was checked, and to the standard error where it would compute."""
-    from unstable_stream.api.planning import plan_config
+    from unstable_stream.api.run import plan_config
 
     plan = plan_config(config, fetch=False)
     typer.echo(config.model_dump_json(indent=2))

@@ -1,10 +1,10 @@
 """The routes, and the server-sent events that tell pages when an archive has changed."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from functools import partial
 from importlib import resources
-from typing import Final, Protocol
+from typing import Final, TypeAlias
 from urllib.parse import parse_qsl
 
 from starlette.applications import Starlette
@@ -26,21 +26,18 @@ from unstable_stream.errors import (
     UnstableStreamError,
 )
 from unstable_stream.ui.web.guard import Guard
-from unstable_stream.ui.web.pages import compare, games, play, run, sql, what_if, why
-from unstable_stream.ui.web.rendering import page
-from unstable_stream.ui.web.site import Shelf, Site
+from unstable_stream.ui.web.pages import games, play, run, sql, what_if, why
+from unstable_stream.ui.web.site import Shelf, Site, page
 
 _LONGEST_FORM: Final = 64 * 1024
 _LOOK_S: Final = 0.5
+_REMIND_S: Final = 15.0
+"""A connection that says nothing for longer may be cut by whatever is between."""
+_TITLES: Final = {400: "This cannot be done", 403: "Refused", 404: "Not found", 503: "Busy"}
 
 
-class Page(Protocol):
-    """Makes a page of one place; it may block, and is called in a thread."""
-
-    def __call__(self, site: Site, shelf: Shelf, request: Request, /) -> Response:
-        """Return the page."""
-
-
+Page: TypeAlias = Callable[[Site, Shelf, Request], Response]
+"""Makes a page of one place; it may block, and is called in a thread."""
 ROUTES: Final[Sequence[tuple[str, Page, Sequence[str]]]] = (
     ("/", run.show_all, ("GET",)),
     ("/runs/{run}", run.show, ("GET",)),
@@ -54,7 +51,6 @@ ROUTES: Final[Sequence[tuple[str, Page, Sequence[str]]]] = (
     ("/sql/rows", sql.rows, ("GET",)),
     ("/sql/rows.csv", sql.download_csv, ("GET",)),
     ("/sql/rows.parquet", sql.download_parquet, ("GET",)),
-    ("/sql/cancel", sql.cancel, ("POST",)),
     ("/why", why.show, ("GET",)),
     ("/what-if", what_if.show, ("GET",)),
     ("/what-if/ratings", what_if.rate, ("POST",)),
@@ -65,7 +61,7 @@ ROUTES: Final[Sequence[tuple[str, Page, Sequence[str]]]] = (
     ("/play/{game}", play.watch, ("GET",)),
     ("/play/{game}/move", play.move, ("POST",)),
     ("/play/{game}/give-up", play.give_up, ("POST",)),
-    ("/compare", compare.show, ("GET",)),
+    ("/compare", run.compare, ("GET",)),
 )
 """Path after the place's name, the function that answers, methods."""
 
@@ -96,24 +92,21 @@ def build_app(site: Site, *, token: str, hosts: Collection[str]) -> Starlette:
         return page("places.html.jinja", site)
 
     async def events(request: Request) -> Response:
-        return changes(shelf_of(request), request)
+        return StreamingResponse(_told(shelf_of(request), request), media_type="text/event-stream")
 
     async def look(request: Request) -> Response:
         """Serve the style that these pages and the report share."""
         style = resources.files("unstable_stream.history.views.report") / "templates" / "page.css"
         return Response(style.read_text(encoding="utf-8"), media_type="text/css")
 
-    async def mistaken(request: Request, error: Exception) -> Response:
-        assert isinstance(error, UnstableStreamError)
-        status = _status(error)
-        return page("error.html.jinja", site, status=status, title=_title(status), says=str(error))
-
     async def refused(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        says = error.detail if error.detail != "Not Found" else "There is no such page."
-        return page(
-            "error.html.jinja", site, status=error.status_code, title=_title(error.status_code), says=says
-        )
+        if isinstance(error, HTTPException):
+            status = error.status_code
+            says = error.detail if error.detail != "Not Found" else "There is no such page."
+        else:
+            assert isinstance(error, UnstableStreamError)
+            status, says = _status(error), str(error)
+        return page("error.html.jinja", site, status=status, title=_TITLES.get(status, "Error"), says=says)
 
     routes: list[BaseRoute] = [
         Route("/", home),
@@ -128,7 +121,7 @@ def build_app(site: Site, *, token: str, hosts: Collection[str]) -> Starlette:
     return Starlette(
         routes=routes,
         middleware=[Middleware(Guard, token=token, hosts=hosts)],
-        exception_handlers={UnstableStreamError: mistaken, HTTPException: refused},
+        exception_handlers=dict.fromkeys((UnstableStreamError, HTTPException), refused),
     )
 
 
@@ -158,15 +151,8 @@ async def _form(request: Request) -> dict[str, str]:
     return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
 
 
-def _title(status: int) -> str:
-    return {400: "This cannot be done", 403: "Refused", 404: "Not found", 503: "Busy"}.get(status, "Error")
-
-
-_REMIND_S: Final = 15.0
-"""A connection that says nothing for longer may be cut by whatever is between."""
-
-
 async def _told(shelf: Shelf, request: Request) -> AsyncIterator[str]:
+    """Yield an event ``changed`` now, and whenever the archive is written to."""
     yield "retry: 2000\n\n"
     known = ""
     silent_s = 0.0
@@ -180,8 +166,3 @@ async def _told(shelf: Shelf, request: Request) -> AsyncIterator[str]:
             yield ": still here\n\n"
         await asyncio.sleep(_LOOK_S)
         silent_s += _LOOK_S
-
-
-def changes(shelf: Shelf, request: Request) -> StreamingResponse:
-    """Return a stream with an event ``changed`` now, and whenever the archive is written to."""
-    return StreamingResponse(_told(shelf, request), media_type="text/event-stream")

@@ -1,4 +1,6 @@
-"""Know the places whose runs are shown, and read their archives so that whoever writes them gets its turn."""
+"""Know the places whose runs are shown, read their archives so that whoever writes them gets its turn, and
+fill templates. All values are escaped; what models wrote stays text, control characters included.
+"""
 
 import contextvars
 import secrets
@@ -8,17 +10,22 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
+
+import jinja2
+from starlette.responses import HTMLResponse
 
 from unstable_stream.api.human_play import HumanGame
 from unstable_stream.api.place import Place
 from unstable_stream.archive import DroppedRun, dropped_runs, held
-from unstable_stream.console import get_logger
+from unstable_stream.console import get_logger, plain
 from unstable_stream.errors import ConfigError, RunError, UnstableStreamError
 from unstable_stream.history.views.run_list import RunLine, RunStanding, list_runs, read_standing
+from unstable_stream.history.views.written import FILTERS
 from unstable_stream.log.stores.archive_address import ArchiveAddress, archive_state
+from unstable_stream.version import __version__
 
 _AT_ONCE: Final = 2
 _KEPT: Final = 50
@@ -103,13 +110,6 @@ _REMEMBERED: Final = 64
 _ENDED_GAMES: Final = 20
 
 
-@dataclass
-class _CachedAnswer:
-    state: str
-    value: Any
-    """``Any``: whatever was computed."""
-
-
 @dataclass(eq=False)
 class Shelf:
     """One place: its archive, and what was read of it last."""
@@ -121,8 +121,9 @@ class Shelf:
     _readers: int = 0
     _since: float = 0.0
     _free_from: float = 0.0
-    _answers: OrderedDict[Hashable, _CachedAnswer] = field(default_factory=OrderedDict)
-    _locks: dict[Hashable, threading.Lock] = field(default_factory=dict)
+    _answers: OrderedDict[Hashable, tuple[str, Any]] = field(default_factory=OrderedDict)
+    """``Any``: whatever was computed, with the state of the archive that it is of."""
+    _remembering: threading.RLock = field(default_factory=threading.RLock)
 
     @property
     def archive(self) -> ArchiveAddress:
@@ -171,30 +172,18 @@ class Shelf:
     def remember(self, key: Hashable, find: Callable[[ArchiveAddress], T]) -> T:
         """Return ``find(archive)``, found anew only if the archive has changed since.
 
-        Several pages that want the same at once find it once.
+        Several pages that want something at once wait for each other: not within :meth:`reading`.
         """
-        with self._free:
-            lock = self._locks.setdefault(key, threading.Lock())
-        with lock:
-            state = self.state()
-            known = self._answers.get(key)
-            if known is not None and known.state == state:
-                return known.value  # type: ignore[no-any-return]  # what find returned for this key
-            try:
+        with self._remembering:
+            state, known = self.state(), self._answers.get(key)
+            if known is None or known[0] != state:
                 with self.reading() as archive:
-                    value = find(archive)
-            except BaseException:
-                with self._free:
-                    if key not in self._answers:
-                        self._locks.pop(key, None)
-                raise
-            with self._free:
-                self._answers[key] = _CachedAnswer(state, value)
-                self._answers.move_to_end(key)
-                while len(self._answers) > _REMEMBERED:
-                    forgotten, _ = self._answers.popitem(last=False)
-                    self._locks.pop(forgotten, None)
-            return value
+                    known = (state, find(archive))
+            self._answers[key] = known
+            self._answers.move_to_end(key)
+            while len(self._answers) > _REMEMBERED:
+                self._answers.popitem(last=False)
+            return known[1]
 
     def runs(self) -> Sequence[RunLine]:
         """Return its runs, the newest first; none if there is no archive yet."""
@@ -264,3 +253,38 @@ class Site:
             game = make()
             self.games[game.game_id] = game
             return game.start()
+
+
+_SPARK_WIDTH: Final = 120
+_SPARK_HEIGHT: Final = 28
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("unstable_stream.ui.web"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {**FILTERS, "plain": plain, "spark": _spark}
+    return environment
+
+
+def page(
+    template: str, site: Site, shelf: Shelf | None = None, *, status: int = 200, **values: Any
+) -> HTMLResponse:
+    """Return a page. ``Any``: what its template asks for."""
+    text = _templates().get_template(template).render(site=site, shelf=shelf, version=__version__, **values)
+    return HTMLResponse(text, status)
+
+
+def _spark(values: Sequence[float]) -> str:
+    """Return the points of a small curve of shares, 0 to 1, for an SVG of 120 by 28."""
+    last = max(1, len(values) - 1)
+    places = [
+        (1 + (_SPARK_WIDTH - 2) * number / last, 1 + (_SPARK_HEIGHT - 2) * (1 - value))
+        for number, value in enumerate(values)
+    ]
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)

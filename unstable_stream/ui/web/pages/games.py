@@ -16,8 +16,7 @@ from unstable_stream.errors import ConfigError
 from unstable_stream.history.hindsight.rederive import advantages
 from unstable_stream.history.views.boards import BoardPicture, boards_of
 from unstable_stream.history.views.transcript import Token, Transcript, load_transcript, tokens_of
-from unstable_stream.ui.web.rendering import page
-from unstable_stream.ui.web.site import Shelf, Site
+from unstable_stream.ui.web.site import Shelf, Site, page
 
 _PAGE: Final = 50
 _MOST_TOKENS: Final = 2000

@@ -12,8 +12,7 @@ from unstable_stream.archive import query
 from unstable_stream.errors import GameError
 from unstable_stream.games.opponents.legal_moves import listed_moves
 from unstable_stream.history.views.boards import boards_of
-from unstable_stream.ui.web.rendering import page
-from unstable_stream.ui.web.site import Shelf, Site
+from unstable_stream.ui.web.site import Shelf, Site, page
 
 _MOST: Final = 4
 """Games at once: each has the model in memory."""

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import FileResponse, Response
 
 from unstable_stream.archive.examples import EXAMPLES
 from unstable_stream.archive.read import Cancel, stream, too_many_bytes, write_parquet
 from unstable_stream.archive.reference import relations
 from unstable_stream.errors import ArchiveError, ConfigError
 from unstable_stream.history.views.written import cell_text, write_csv
-from unstable_stream.ui.web.rendering import page
-from unstable_stream.ui.web.site import Shelf, Site
+from unstable_stream.ui.web.site import Shelf, Site, page
 
 _LONGEST_S: Final = 120.0
 """A query reads the archive, and a run wants to write it."""
@@ -27,12 +27,8 @@ _SHOWN: Final = 1000
 _MOST_BYTES: Final = 2_000_000_000
 """Of a file of rows: it is written to the temporary directory first."""
 _BETWEEN_LOOKS: Final = 2048
-_PART_BYTES: Final = 256 * 1024
 _EXACT: Final = 2**53
 """Whole numbers from here on are text: a browser rounds them."""
-
-_running: Final[dict[tuple[str, str], Cancel]] = {}
-_lock: Final = threading.Lock()
 
 
 def show(site: Site, shelf: Shelf, request: Request) -> Response:
@@ -50,34 +46,28 @@ def show(site: Site, shelf: Shelf, request: Request) -> Response:
 
 
 @contextmanager
-def _cancellable(shelf: Shelf, request: Request) -> Iterator[tuple[str, Cancel]]:
-    """Yield the query and what ends it: a wish of the page that asked, or its time."""
+def _cancellable(request: Request) -> Iterator[tuple[str, Cancel]]:
+    """Yield the query and what ends it: that its page waits for it no longer, or its time."""
     if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
         # A link or a form of another site must not keep this machine busy.
         raise HTTPException(403, "Only the SQL page asks for rows: open it, look at the query, and ask.")
     sql = request.query_params.get("q", "").strip()
     if not sql:
         raise ConfigError("there is no query")
-    key = (shelf.slug, request.query_params.get("id", ""))
     end: Cancel = request.state.gone
     timer = threading.Timer(_LONGEST_S, end)
     timer.start()
-    with _lock:
-        _running[key] = end
     try:
         yield sql, end
     finally:
         timer.cancel()
-        with _lock:
-            if _running.get(key) is end:
-                del _running[key]
 
 
 def rows(site: Site, shelf: Shelf, request: Request) -> Response:
     """Return the first thousand rows as JSON, or one line that says what is wrong."""
     try:
         with (
-            _cancellable(shelf, request) as (sql, end),
+            _cancellable(request) as (sql, end),
             stream(shelf.archive, sql, cancel=end) as result,
         ):
             found = [[_plain(value) for value in row] for row in islice(result.rows, _SHOWN + 1)]
@@ -99,20 +89,11 @@ def _plain(value: Any) -> str | float | int | bool | None:
     return value if isinstance(value, int) and abs(value) < _EXACT else cell_text(value)
 
 
-def cancel(site: Site, shelf: Shelf, request: Request) -> Response:
-    """End a query that the same page began; nothing if it has ended."""
-    with _lock:
-        end = _running.get((shelf.slug, request.query_params.get("id", "")))
-    if end is not None:
-        end()
-    return Response(status_code=204)
-
-
 def download_csv(site: Site, shelf: Shelf, request: Request) -> Response:
     """Return all rows as CSV."""
     with _temporary(".csv") as path:
         with (
-            _cancellable(shelf, request) as (sql, end),
+            _cancellable(request) as (sql, end),
             stream(shelf.archive, sql, cancel=end) as result,
             path.open("w", encoding="utf-8", newline="") as file,
         ):
@@ -131,7 +112,7 @@ def _bounded(rows: Iterable[tuple[Any, ...]], path: Path) -> Iterator[tuple[Any,
 def download_parquet(site: Site, shelf: Shelf, request: Request) -> Response:
     """Return all rows as Parquet."""
     with _temporary(".parquet") as path:
-        with _cancellable(shelf, request) as (sql, end):
+        with _cancellable(request) as (sql, end):
             write_parquet(shelf.archive, sql, path, most_bytes=_MOST_BYTES, cancel=end)
         return _sent(path, "application/vnd.apache.parquet")
 
@@ -143,27 +124,14 @@ def _temporary(suffix: str) -> Iterator[Path]:
         path = Path(file.name)
     try:
         yield path
-    except ArchiveError as error:
-        raise ConfigError(str(error)) from error
-    finally:
+    except BaseException as error:
         path.unlink()
+        if isinstance(error, ArchiveError):
+            raise ConfigError(str(error)) from error
+        raise
 
 
 def _sent(path: Path, kind: str) -> Response:
-    """Send a file that is about to lose its name: it is gone when it is closed, read to its end or not."""
-    file = path.open("rb")
-    size = path.stat().st_size
-
-    def parts() -> Iterator[bytes]:
-        with file:
-            while part := file.read(_PART_BYTES):
-                yield part
-
-    return StreamingResponse(
-        parts(),
-        media_type=kind,
-        headers={
-            "content-length": str(size),
-            "content-disposition": f'attachment; filename="rows{path.suffix}"',
-        },
-    )
+    """Send a file, and delete it."""
+    gone = BackgroundTask(path.unlink)
+    return FileResponse(path, media_type=kind, filename=f"rows{path.suffix}", background=gone)

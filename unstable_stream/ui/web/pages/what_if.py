@@ -14,8 +14,7 @@ from unstable_stream.archive import query
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import KINDS, Reference, is_extension
 from unstable_stream.runs.config import parse_toml
-from unstable_stream.ui.web.rendering import page
-from unstable_stream.ui.web.site import Job, Shelf, Site
+from unstable_stream.ui.web.site import Job, Shelf, Site, page
 
 _STAGES: Final = ("final", "step", "sampling")
 
@@ -25,14 +24,16 @@ def show(site: Site, shelf: Shelf, request: Request) -> Response:
     runs = shelf.runs()
     wanted = request.query_params.get("run", "")
     run = shelf.run(wanted) if wanted else (runs[0] if runs else None)
+    config = _config(shelf, run.run_id) if run else {}
+    draws = config.get("model_pool", {}).get("draw_probability", {})
     return page(
         "what_if.html.jinja",
         site,
         shelf,
         runs=runs,
         run=run,
-        systems={system: _settings(shelf, run.run_id, system) if run else {} for system in SYSTEMS},
-        rewards=_rewards_as_toml(shelf, run.run_id) if run else "",
+        systems={system: settings_of(system, draws) for system in SYSTEMS},
+        rewards=_rewards_as_toml(config.get("rewards", {})),
         built_in={stage: sorted(KINDS[f"{stage}_transformation"].built_in) for stage in _STAGES},
         kept=_kept(shelf, run.run_id) if run else [],
     )
@@ -145,26 +146,13 @@ def _config(shelf: Shelf, run_id: str) -> Mapping[str, Any]:
     return found
 
 
-def _settings(shelf: Shelf, run_id: str, system: str) -> dict[str, str]:
-    def find(archive: object) -> dict[str, str]:
-        pool = _config(shelf, run_id).get("model_pool", {})
-        return settings_of(system, pool.get("draw_probability", {}))
-
-    return shelf.remember(("rating settings", run_id, system), find)
-
-
-def _rewards_as_toml(shelf: Shelf, run_id: str) -> str:
+def _rewards_as_toml(rewards: Mapping[str, Any]) -> str:
     """Return the transformations that a run used, to begin from. ``Any``: JSON."""
-
-    def find(archive: object) -> str:
-        rewards: Mapping[str, Any] = _config(shelf, run_id).get("rewards", {})
-        lines = []
-        for stage in _STAGES:
-            specs = ",".join(f"\n    {_inline(spec)}" for spec in rewards.get(stage, []))
-            lines.append(f"{stage} = [{specs}{chr(10) if specs else ''}]")
-        return "\n".join(lines)
-
-    return shelf.remember(("rewards", run_id), find)
+    lines = []
+    for stage in _STAGES:
+        specs = ",".join(f"\n    {_inline(spec)}" for spec in rewards.get(stage, []))
+        lines.append(f"{stage} = [{specs}{chr(10) if specs else ''}]")
+    return "\n".join(lines)
 
 
 def _inline(value: Any) -> str:

@@ -12,8 +12,7 @@ from unstable_stream.api.why import find_why
 from unstable_stream.archive import query
 from unstable_stream.errors import ConfigError
 from unstable_stream.history.hindsight.why import Direction, NodeKey, Provenance
-from unstable_stream.ui.web.rendering import page
-from unstable_stream.ui.web.site import Shelf, Site
+from unstable_stream.ui.web.site import Shelf, Site, page
 
 _WIDTH: Final = 190
 _HEIGHT: Final = 44
@@ -140,23 +139,19 @@ def _draw(shelf: Shelf, found: Provenance) -> _Graph:
                             columns[end.key] = columns[key] + step
                             reached.append(end.key)
             here = reached
-    first = min(columns.values())
-    rows: dict[int, int] = {}
-    boxes = {}
+    stacks: dict[int, list[NodeKey]] = {}
     for key, column in columns.items():
-        row = rows[column] = rows.get(column, -1) + 1
-        name = key.id if len(key.id) <= _SHOWN_ID else f"{key.id[:8]}…"
-        place = ((column - first) * (_WIDTH + _GAP_X), row * (_HEIGHT + _GAP_Y))
-        boxes[key] = _Box(key, _address(shelf, key), name, *place)
-    height = (max(rows.values()) + 1) * (_HEIGHT + _GAP_Y)
-    middle = {column: (height - (last + 1) * (_HEIGHT + _GAP_Y)) // 2 for column, last in rows.items()}
-    boxes = {
-        key: _Box(box.key, box.address, box.name, box.x, box.y + middle[columns[key]])
-        for key, box in boxes.items()
-    }
+        stacks.setdefault(column, []).append(key)
+    first, highest = min(stacks), max(map(len, stacks.values()))
+    boxes: dict[NodeKey, _Box] = {}
+    for column, keys in stacks.items():
+        x, above = (column - first) * (_WIDTH + _GAP_X), (highest - len(keys)) * (_HEIGHT + _GAP_Y) // 2
+        for row, key in enumerate(keys):
+            name = key.id if len(key.id) <= _SHOWN_ID else f"{key.id[:8]}…"
+            boxes[key] = _Box(key, _address(shelf, key), name, x, above + row * (_HEIGHT + _GAP_Y))
     arrows = [_arrow(boxes[cause], boxes[effect], says) for cause, effect, says in dict.fromkeys(links)]
-    width = (max(columns.values()) - first + 1) * (_WIDTH + _GAP_X) - _GAP_X
-    return _Graph(width, height, list(boxes.values()), arrows, found.root)
+    width = (max(stacks) - first + 1) * (_WIDTH + _GAP_X) - _GAP_X
+    return _Graph(width, highest * (_HEIGHT + _GAP_Y), list(boxes.values()), arrows, found.root)
 
 
 def _arrow(cause: _Box, effect: _Box, says: str) -> _Arrow:

@@ -5,7 +5,7 @@
   var ask = document.getElementById("ask"), cancel = document.getElementById("cancel"), told = document.getElementById("told");
   var wrong = document.getElementById("wrong"), answer = document.getElementById("answer"), rows = document.getElementById("rows");
   var palette = ["#1b7fc4", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7f7f7f", "#8c564b"];
-  var id = null, found = null, plot = null;
+  var going = null, found = null, plot = null;
 
   function element(name, attributes, text) {
     var made = document.createElement(name);
@@ -14,18 +14,20 @@
     return made;
   }
   function query() { return new URLSearchParams({ q: editor.value.trim() }).toString(); }
+  function why(error) { return error.name === "AbortError" ? "the query was cancelled" : error.message; }
   function run() {
-    if (!editor.value.trim() || id) { return; }
-    var mine = id = Math.random().toString(36).slice(2), begun = performance.now();
+    if (!editor.value.trim() || going) { return; }
+    var begun = performance.now();
+    going = new AbortController();
     history.replaceState(null, "", "?" + query());
     ask.disabled = true; cancel.disabled = false; wrong.hidden = true; told.textContent = "asking …";
-    fetch(form.dataset.rows + "?" + query() + "&id=" + mine, { credentials: "same-origin" })
+    fetch(form.dataset.rows + "?" + query(), { credentials: "same-origin", signal: going.signal })
       .then(function (response) {
         return response.ok ? response.json().then(show) : response.text().then(function (text) { throw new Error(text); });
       })
       .then(function () { told.textContent = found.rows.length.toLocaleString("en") + (found.more ? " rows shown of more" : " rows") + " in " + Math.round(performance.now() - begun) + " ms"; })
-      .catch(function (error) { answer.hidden = true; wrong.textContent = error.message; wrong.hidden = false; told.textContent = ""; })
-      .then(function () { id = null; ask.disabled = false; cancel.disabled = true; });
+      .catch(function (error) { answer.hidden = true; wrong.textContent = why(error); wrong.hidden = false; told.textContent = ""; })
+      .then(function () { going = null; ask.disabled = false; cancel.disabled = true; });
   }
   function show(result) {
     found = result;
@@ -105,7 +107,7 @@
 
   form.addEventListener("submit", function (event) { event.preventDefault(); run(); });
   editor.addEventListener("keydown", function (event) { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); run(); } });
-  cancel.addEventListener("click", function () { if (id) { fetch(form.dataset.cancel + "?id=" + id, { method: "POST", credentials: "same-origin" }); } });
+  cancel.addEventListener("click", function () { if (going) { going.abort(); } }); // the server ends a query that nobody waits for
   ["x", "y", "by"].forEach(function (name) { document.getElementById(name).addEventListener("change", draw); });
   document.getElementById("chart").addEventListener("toggle", draw);
   document.addEventListener("restyled", draw);
@@ -114,10 +116,10 @@
     var link = document.getElementById(name);
     link.addEventListener("click", function (event) {
       event.preventDefault();
-      if (id) { return; }
-      var mine = id = Math.random().toString(36).slice(2);
+      if (going) { return; }
+      going = new AbortController();
       ask.disabled = true; cancel.disabled = false; wrong.hidden = true; told.textContent = "writing a file …";
-      fetch(link.dataset.to + "?" + query() + "&id=" + mine, { credentials: "same-origin" })
+      fetch(link.dataset.to + "?" + query(), { credentials: "same-origin", signal: going.signal })
         .then(function (response) {
           if (response.ok) { return response.blob(); }
           return response.text().then(function (text) {
@@ -130,8 +132,8 @@
           setTimeout(function () { URL.revokeObjectURL(saved.href); }, 60000);
           told.textContent = "saved rows." + name;
         })
-        .catch(function (error) { wrong.textContent = error.message; wrong.hidden = false; told.textContent = ""; })
-        .then(function () { id = null; ask.disabled = false; cancel.disabled = true; });
+        .catch(function (error) { wrong.textContent = why(error); wrong.hidden = false; told.textContent = ""; })
+        .then(function () { going = null; ask.disabled = false; cancel.disabled = true; });
     });
   });
   if (form.dataset.own !== undefined) { run(); } // what another site wrote is asked by hand

@@ -1,11 +1,17 @@
-"""Print rows: a table for people, CSV or JSON for programs. Data goes to stdout, messages go to stderr."""
+"""Print rows: a table for people, CSV or JSON for programs; and show how far a call is that blocks.
+
+Data goes to stdout, messages go to stderr.
+"""
 
 import contextlib
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
 from enum import Enum
 from typing import IO, TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -14,6 +20,7 @@ import typer
 from unstable_stream.api.output import cell_text, plain, plain_console, write_csv
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
     from rich.console import Console
 
 _TABLE_ROWS = 1000
@@ -53,6 +60,12 @@ def pick_format(as_csv: bool, as_json: bool, as_table: bool) -> Format:
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], form: Format) -> None:
     """Print a query's rows. ``Any``: what DuckDB makes of the columns' types."""
     take_rows(columns, rows, form)()
+
+
+def print_objects(objects: Sequence["DataclassInstance"], form: Format, columns: Sequence[str] = ()) -> None:
+    """Print dataclasses of one kind as rows: these fields of theirs, or all."""
+    names = columns or [field.name for each in objects[:1] for field in fields(each)]
+    print_rows(names, [[getattr(each, name) for name in names] for each in objects], form)
 
 
 def take_rows(columns: Sequence[str], rows: Iterable[Sequence[Any]], form: Format) -> Callable[[], None]:
@@ -168,3 +181,41 @@ def _table_cell(value: Any) -> str:
         return f"{value:.4g}" if abs(value) < 10_000 else f"{value:.0f}"
     text = plain(cell_text(value))
     return text if len(text) <= _LONGEST_CELL else text[: _LONGEST_CELL - 1] + "…"
+
+
+@contextmanager
+def every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
+    """Call ``act`` every so many seconds, on a thread, as long as the block lasts."""
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.wait(seconds):
+            act()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
+def progress_bar(*, shown: bool = True) -> Iterator[Callable[[str, int, int], None]]:
+    """Show on standard error, if it is a terminal, what is done and how much; it goes away at the end."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = plain_console(stderr=True, highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    disable = not shown or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=disable) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+
+
+@contextmanager
+def records_read(*, shown: bool = True) -> Iterator[Callable[[int, int], None]]:
+    """Show how many records are read, as :func:`progress_bar`."""
+    with progress_bar(shown=shown) as show:
+        yield lambda read, total: show("records read", read, total)

@@ -1,13 +1,16 @@
-"""Games: found by the form, shown move by move, and whatever a model wrote stays text."""
+"""Games found, watched and begun, and the graph of causes and effects; what a model wrote stays text."""
 
 import re
+from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
 from tests.archive.history import GAMES_PER_UPDATE
 from tests.history.views.conftest import ATTACK
-from unstable_stream.events import game_id
+from tests.ui.web.conftest import HOST, client_of
+from unstable_stream.api.place import Place
+from unstable_stream.events import game_id, step_id, trajectory_id
 
 
 def found(client: TestClient, base: str, query: str) -> list[str]:
@@ -84,3 +87,81 @@ def test_what_a_model_wrote_stays_text(client: TestClient, base: str) -> None:
         assert len(re.findall(r"<script(?! src=\"/static/)", page)) == 0
         assert re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", page) == []
     assert "\ufffd[31mred\ufffd[2J\ufffd]0;hacked\ufffd" in pages[0]
+
+
+_ORIGIN = {"origin": f"http://{HOST}"}
+
+
+def test_checkpoints_are_offered(client: TestClient, base: str) -> None:
+    page = client.get(f"{base}/play").text
+    assert '<option value="run-a@6">' in page
+    assert '<option value="run-b@0">' in page
+
+
+@pytest.mark.parametrize(
+    ("policy", "status"), [("tiny-player", 400), ("../../etc", 400), ("run-z@1", 404), ("", 400)]
+)
+def test_what_cannot_be_played_is_said(client: TestClient, base: str, policy: str, status: int) -> None:
+    answer = client.post(f"{base}/play", data={"policy": policy}, headers=_ORIGIN)
+    assert answer.status_code == status
+    assert 'role="alert"' in answer.text
+
+
+def test_a_game_that_is_not_played_here(client: TestClient, base: str) -> None:
+    assert client.get(f"{base}/play/nothing").status_code == 404
+    for path in ("move", "give-up"):
+        assert client.post(f"{base}/play/nothing/{path}", headers=_ORIGIN).status_code == 404
+        assert client.post(f"{base}/play/nothing/{path}").status_code == 403
+
+
+def ends(page: str) -> set[str]:
+    """Return the names of the boxes."""
+    return set(re.findall(r'aria-label="(\w+ [\w-]+)"><rect', page))
+
+
+def test_a_step_has_causes_and_effects(client: TestClient, base: str) -> None:
+    game = game_id("run-a", "train", 4)
+    step = step_id(trajectory_id(game, 0), 0)
+    page = client.get(f"{base}/why?of={step}").text
+    assert {
+        f"step {step}",
+        f"game {game}",
+        "checkpoint ckpt-000001",
+        "update 2",
+        "checkpoint ckpt-000002",
+    } <= ends(page)
+    assert "Watch its game" in page
+    # Every box leads on.
+    for address in re.findall(r'<a href="([^"]+)" aria-label', page):
+        assert client.get(address.replace("&amp;", "&")).status_code == 200
+
+
+@pytest.mark.parametrize("of", ["run-a:update:3", "run-a:ckpt-000003", "run-a"])
+def test_other_things_have_them_too(client: TestClient, base: str, of: str) -> None:
+    page = client.get(f"{base}/why?of={of}")
+    assert page.status_code == 200
+    assert len(ends(page.text)) > 1
+
+
+def test_a_wrong_name_is_answered_in_words(client: TestClient, base: str) -> None:
+    assert client.get(f"{base}/why?of=%3Cscript%3E").status_code == 404
+    assert client.get(f"{base}/why?of=run-a&hops=99").status_code == 400
+    assert "Name something" in client.get(f"{base}/why").text
+
+
+def test_without_a_name_there_is_something_to_begin_with(client: TestClient, base: str) -> None:
+    page = client.get(f"{base}/why").text
+    starts = re.findall(r'<a href="([^"]+)">(the latest \w+|a step) ', page)
+    assert [kind for _, kind in starts] == [
+        "the latest update",
+        "the latest checkpoint",
+        "a step",
+        "the latest game",
+    ]
+    for address, _ in starts:
+        assert client.get(address.replace("&amp;", "&")).status_code == 200
+
+
+def test_a_place_without_runs_has_nothing_to_begin_with(tmp_path: Path) -> None:
+    with client_of(Place.at(tmp_path)) as client:
+        assert "nothing to begin with" in client.get(f"{client.get('/').url.path}why").text

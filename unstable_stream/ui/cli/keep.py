@@ -1,0 +1,251 @@
+"""Commands that take something out, or keep it: checkpoints, runs, the archive, whole data directories."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from unstable_stream.api.output import configure_output, plain, plain_console
+from unstable_stream.api.place import Place
+from unstable_stream.ui.cli.options import DataPlace
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def push_command(
+    checkpoint: str,
+    destination: str,
+    merged: bool = False,
+    replace: bool = False,
+    public: bool = False,
+    *,
+    place: Place,
+) -> None:
+    """Write a checkpoint as files that transformers, PEFT and vLLM load, with a model card.
+
+    Example: unstable-stream push RUN@20 tictactoe-adapter
+
+    Example: unstable-stream push RUN hf://me/tictactoe-player --merged
+
+    Args:
+        checkpoint: RUN@UPDATE, or RUN for its newest checkpoint.
+        destination: A directory, or hf://OWNER/NAME on the Hugging Face Hub.
+        merged: The base model with the adapter merged into it, not the adapter alone.
+        replace: Replace what is there.
+        public: Let anybody on the Hub read it; else it is private.
+    """
+    from unstable_stream.api.push import push_checkpoint
+
+    with plain_console(stderr=True, highlight=False).status("pushing"):
+        done = push_checkpoint(place, checkpoint, destination, merged=merged, replace=replace, public=public)
+    kinds = {"adapter": "adapter", "merged": "merged model", "whole": "whole model"}
+    size = sum(done.files.values()) / 1e6
+    typer.echo(
+        f"{done.destination}: {kinds[done.form]} {plain(done.checkpoint)}, {len(done.files)} files, "
+        f"{size:,.1f} MB"
+    )
+
+
+def export_command(
+    run: str,
+    out: Annotated[str, typer.Option("--out", "-o")],
+    tables: Annotated[str, typer.Option(metavar="NAMES")] = "",
+    batches: Literal["csv", "parquet"] | None = None,
+    force: bool = False,
+    *,
+    place: DataPlace,
+) -> None:
+    """Write a run to Parquet files, one per table and one of its raw events, with a manifest of row counts.
+
+    Example: unstable-stream export RUN -o run-parquet
+
+    Example: unstable-stream export RUN -o s3://bucket/run-parquet
+
+    Example: unstable-stream export RUN -o curves --tables learning_curve,payoff_matrix
+
+    Example: unstable-stream export RUN -o batches --batches csv
+
+    Args:
+        run: Run id, or its beginning.
+        out: Directory for the files; for tables also an address, s3://bucket/name.
+        tables: Tables or views, comma between; all tables by default.
+        batches: Instead of tables, the batch of each update: train_data_step_N.csv, or .parquet.
+        force: Replace an export that is there already.
+    """
+    from unstable_stream.api.archived import export_batches, export_run
+
+    console = plain_console(stderr=True, highlight=False)
+    if batches and tables:
+        raise typer.BadParameter("--batches and --tables exclude each other", param_hint="--batches")
+    if batches and "://" in out:
+        raise typer.BadParameter("batches are written to a directory", param_hint="--out")
+    if batches:
+        with console.status("exporting"):
+            written = export_batches(place.archive, run, out, batches, force=force)
+        console.print(f"{len(written):,} batches in {out}", soft_wrap=True, markup=False)
+        return
+    names = [name.strip() for name in tables.split(",") if name.strip()]
+    with console.status("exporting"):
+        manifest = export_run(place.archive, run, out, tables=names, force=force)
+    files = manifest.tables.values()
+    rows, size = sum(file.rows for file in files), sum(file.bytes for file in files) / 1e6
+    told = f"run {manifest.run_id}: {rows:,} rows of {len(files)} tables, {size:,.1f} MB, in {out}"
+    console.print(told, soft_wrap=True, markup=False)
+    if manifest.missing:
+        lacking = f"note: deleted from the log before they were archived: {', '.join(manifest.missing)}"
+        console.print(lacking, soft_wrap=True, markup=False)
+
+
+def archive_command(
+    rebuild: bool = False,
+    compact: bool = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f")] = False,
+    drop: Annotated[str, typer.Option(metavar="RUN")] = "",
+    yes: Annotated[bool, typer.Option("--yes", "-y")] = False,
+    idle_days: Annotated[float, typer.Option(min=0.0)] = 30.0,
+    *,
+    place: Place,
+) -> None:
+    """Archive what the log holds and the archive does not. A run does this by itself while it trains.
+
+    Example: unstable-stream archive --data unstable-data
+
+    Example: unstable-stream archive --log kafka://127.0.0.1:9092 --follow
+
+    Several archivers may fill a shared archive, which UNSTABLE_STREAM_ARCHIVE names, e.g.
+    delta:s3://bucket/archive.
+
+    Example: unstable-stream archive --compact
+
+    A run that nobody needs any more is dropped from the archive. Export it first to be able to look at it
+    later: the directory that unstable-stream export makes is read like a data directory, with --data.
+
+    Example: unstable-stream archive --drop RUN
+
+    Args:
+        rebuild: Keep the present archive as archive.duckdb.old and fill a new one.
+        compact: Merge the small files of a shared archive, and archive nothing.
+        follow: Go on archiving until Ctrl-C or SIGTERM.
+        drop: Take a run that is over out of the archive for good, give its disk space back, and archive
+            nothing.
+        yes: With --drop: do not ask.
+        idle_days: With --drop: a run that never ended is over after so many days without a record.
+    """
+    from unstable_stream.api.serving import archive, compact_archive
+
+    console = plain_console(stderr=True, highlight=False)
+    if sum([rebuild or follow, compact, bool(drop)]) > 1:
+        raise typer.BadParameter(
+            "--compact and --drop are done one at a time, and without --rebuild and --follow"
+        )
+    if yes and not drop:
+        raise typer.BadParameter("--yes is an answer to --drop, which is not given")
+    if drop:
+        _drop(place, drop, console, yes=yes, idle_days=idle_days)
+        return
+    if compact:
+        tidied = compact_archive(place)
+        console.print(
+            f"{tidied.merged:,} small files merged into {tidied.into:,}, {tidied.deleted:,} old ones deleted"
+        )
+        return
+    if follow:
+        configure_output("archiver")
+        done = archive(place, rebuild=rebuild, follow=True)
+    else:
+        with console.status("archiving"):
+            done = archive(place, rebuild=rebuild)
+    if done.old is not None:
+        print(f"the old archive is kept as {done.old}", file=sys.stderr)
+    if done.dropped:
+        print(f"dropped runs are not archived again: {plain(', '.join(done.dropped))}", file=sys.stderr)
+    console.print(
+        f"{done.records:,} records archived, {done.rejected:,} of them could not be decoded "
+        "(see dead_letters)"
+    )
+
+
+def _drop(place: Place, run: str, console: "Console", *, yes: bool, idle_days: float) -> None:
+    from unstable_stream.api.dropping import drop_run, look_at_run
+
+    found = look_at_run(place, run, idle_days=idle_days)
+    named = f"{found.run_id} ({found.name})" if found.name else found.run_id
+    typer.echo(
+        f"run {plain(named)}: {found.records:,} records, {found.share:.1%} of the archive of "
+        f"{found.archive_bytes / 1e6:,.1f} MB",
+        err=True,
+    )
+    if found.forks:
+        typer.echo(f"forked from it, and not dropped with it: {plain(', '.join(found.forks))}", err=True)
+    if found.unasked_logs:
+        typer.echo(
+            f"note: of its log {', '.join(found.unasked_logs)} it is not known whether all of the run is "
+            "archived: name that log with --log, unless it is gone. Later records of the run are passed over",
+            err=True,
+        )
+    if not yes:
+        typer.confirm(
+            "Without an export the run is gone once its log has expired. Drop it?", abort=True, err=True
+        )
+    with console.status("writing the archive anew"):
+        done = drop_run(place, found.run_id, idle_days=idle_days)
+    console.print(
+        f"dropped {done.records:,} records; the archive had {done.bytes_before / 1e6:,.1f} MB and has "
+        f"{done.bytes_after / 1e6:,.1f} MB now"
+    )
+    if done.deleted_later:
+        console.print(
+            "files that are not needed any more are deleted after six hours, since somebody may still read "
+            "them: by archivers now and then, or with unstable-stream archive --compact",
+            soft_wrap=True,
+        )
+
+
+def backup_command(target: Annotated[Path, typer.Argument(metavar="DIR")], *, place: DataPlace) -> None:
+    """Copy a data directory while runs write to it. Checkpoints are linked where the disk is the same.
+
+    Example: unstable-stream backup /backups/monday --data unstable-data
+
+    Args:
+        target: Directory for the copy; it must not exist.
+    """
+    from unstable_stream.api.backup import back_up
+
+    done = back_up(place.root, target)
+    typer.echo(
+        f"{done.path}: log {done.log_bytes / 1e6:,.1f} MB, archive {done.archive_bytes / 1e6:,.1f} MB, "
+        f"{done.checkpoints} checkpoints"
+    )
+    if done.elsewhere:
+        print(f"{done.elsewhere} checkpoints are elsewhere, and not in the backup", file=sys.stderr)
+    for path in done.missing:
+        print(f"not there, and so not in the backup: {plain(path)}", file=sys.stderr)
+
+
+def prune_command(
+    run: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...")] = None,
+    dry_run: bool = False,
+    idle_days: Annotated[float, typer.Option(min=0.05)] = 30.0,
+    *,
+    place: Place,
+) -> None:
+    """Forget what the stream processors have saved of runs that are over; a resumed run is folded again.
+
+    A run is over when it has ended, or was killed and nothing was recorded of it for long. The archiver does
+    this by itself, seven days after an end, and 30 days after the last record of a run that was killed.
+
+    Example: unstable-stream prune --dry-run
+
+    Args:
+        run: Runs that are over; by default all.
+        dry_run: Only say what would be forgotten.
+        idle_days: A run that never ended is over after so many days without a record.
+    """
+    from unstable_stream.api.topics import prune_states
+
+    found = prune_states(place, run or (), dry_run=dry_run, idle_days=idle_days)
+    done = "would be forgotten" if dry_run else "forgotten"
+    runs = len({each.run_id for each in found})
+    typer.echo(f"{sum(len(each.names) for each in found):,} saved states of {runs:,} runs {done}")

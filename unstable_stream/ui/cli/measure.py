@@ -1,0 +1,150 @@
+"""Commands that measure: a policy against others, and against optimal play."""
+
+from typing import Annotated, Literal
+
+import typer
+
+import unstable_stream as us
+from unstable_stream.api.place import Place
+from unstable_stream.ui.cli.options import AllowCodeOption, EnvsOption, QuietOption, SetOption, environment
+from unstable_stream.ui.cli.output import (
+    CsvOption,
+    Format,
+    JsonOption,
+    TableOption,
+    pick_format,
+    print_objects,
+)
+from unstable_stream.ui.cli.running import evaluation_options, print_summary, run_to_end
+
+
+def eval_command(
+    context: typer.Context,
+    policy: str,
+    against: Annotated[list[str], typer.Option(metavar="OPPONENT")],
+    games: Annotated[int, typer.Option(min=1)] = 100,
+    envs: EnvsOption = None,
+    seed: int = 0,
+    votes: Annotated[int, typer.Option(min=1)] = 1,
+    best_of: Annotated[int, typer.Option(min=1)] = 1,
+    backend: str = "inline",
+    overrides: SetOption = None,
+    quiet: QuietOption = False,
+    allow_code: AllowCodeOption = None,
+    *,
+    place: Place,
+) -> None:
+    """Play a checkpoint or a model against opponents on fixed seeds, and show the results.
+
+    It is a run that trains nothing: its games are recorded, rated and archived like all others.
+
+    Example: unstable-stream eval quickstart-2026@120 --against random-legal --against quickstart-2026@0
+
+    Args:
+        policy: RUN@UPDATE, or RUN for its newest checkpoint; or a model: directory or Hugging Face id.
+        against: A scripted opponent, a model of an endpoint, or RUN@UPDATE; repeat it for several.
+        games: Games for each opponent and environment.
+        envs: Environment; repeat it for several. Default: those of the run's evaluation.
+        seed: The same seed plays the same games, whatever the policy.
+        votes: Answers of the policy to each turn; it plays the action of most of them.
+        best_of: Answers of the policy to each turn; it plays the most probable per token.
+        backend: ray, or inline: in this process.
+    """
+    run_to_end(us.evaluation(policy, against, **evaluation_options(context)), quiet=quiet)
+
+
+def tournament_command(
+    context: typer.Context,
+    players: Annotated[list[str] | None, typer.Argument(metavar="PLAYER...")] = None,
+    games: Annotated[int, typer.Option(min=2)] = 100,
+    envs: EnvsOption = None,
+    model: str | None = None,
+    seed: int = 0,
+    show: Annotated[str | None, typer.Option(metavar="RUN")] = None,
+    votes: Annotated[int, typer.Option(min=1)] = 1,
+    best_of: Annotated[int, typer.Option(min=1)] = 1,
+    backend: str = "inline",
+    overrides: SetOption = None,
+    quiet: QuietOption = False,
+    as_csv: CsvOption = False,
+    as_json: JsonOption = False,
+    as_table: TableOption = False,
+    allow_code: AllowCodeOption = None,
+    *,
+    place: Place,
+) -> None:
+    """Let every player meet every other one on fixed seeds, and show who is strongest.
+
+    Each pair plays every seed in both seat orders. It is a run that trains nothing: its games are recorded,
+    rated and archived like all others. Ctrl-C stops it, and unstable-stream train --resume RUN goes on with
+    the games that are left.
+
+    Example: unstable-stream tournament demo-2026@20 demo-2026@120 base random-legal --games 100
+
+    Args:
+        players: RUN@UPDATE, or RUN for its newest checkpoint; base, the base model; or an opponent of eval.
+        games: Games of each pair in each environment, even.
+        envs: Environment of two seats or more; repeat it for several. Default: those of the evaluation of
+            the first checkpoint's run.
+        model: The base model, where no checkpoint plays; needed only where it plays itself.
+        seed: The same seed plays the same positions, whoever plays.
+        show: Play nothing: show this tournament again, also while it plays.
+        votes: Answers of every policy to each turn; it plays the action of most of them.
+        best_of: Answers of every policy to each turn; it plays the most probable per token.
+        backend: ray, or inline: in this process.
+    """
+    # The tables are for people; into a pipe too, unless rows are asked for.
+    form = pick_format(as_csv, as_json, as_table or not (as_csv or as_json))
+    if show is not None:
+        if players:
+            raise typer.BadParameter(f"--show {show} plays nothing: leave {' '.join(players)} out")
+        run = us.open_run(show, place.root, place.log)
+    else:
+        run = us.tournament(players or [], model=model, **evaluation_options(context))
+        run_to_end(run, quiet=quiet, summary=form is Format.TABLE)
+    if form is not Format.TABLE:
+        print_objects(run.standings(), form)
+    elif show is not None:
+        print_summary(run)
+
+
+def exploitability_command(
+    policy: str,
+    env: Annotated[str, typer.Option(metavar="ENV[:TEMPLATE]")] = "openspiel:kuhn_poker",
+    engine: Literal["transformers", "vllm"] = "transformers",
+    states: bool = False,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+    allow_code: AllowCodeOption = None,
+    *,
+    place: Place,
+) -> None:
+    """Measure exactly how far a policy is from optimal play in a game of OpenSpiel.
+
+    Example: unstable-stream exploitability RUN@20 --env openspiel:kuhn_poker
+
+    Args:
+        policy: RUN@UPDATE, or RUN for its newest checkpoint; or a model: directory or Hugging Face id.
+        env: A game of OpenSpiel.
+        engine: What computes.
+        states: Print the policy at each information state too.
+        as_json: Print all of it, states included, as one JSON object.
+    """
+    named = environment(env)
+    found = us.exploitability(
+        policy,
+        named["env_id"],
+        template=named.get("template"),
+        engine=engine,
+        data=place.root,
+        log=place.log,
+        allow_code=allow_code or [],
+    )
+    if as_json:
+        print(found.to_json().decode())
+        return
+    for name, value in found.summary():
+        print(f"{name:<24}{value}")
+    if states:
+        for state in found.states:
+            chances = "  ".join(f"{move} {chance:.3f}" for move, chance in state.probabilities.items())
+            print(f"player {state.player}  {state.state}  {chances}  illegal {state.illegal_mass:.3f}")
