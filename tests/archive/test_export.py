@@ -21,8 +21,8 @@ from unstable_stream.archive import (
 from unstable_stream.archive.export import default_tables, export_batches, export_run
 from unstable_stream.archive.reference import relations
 from unstable_stream.errors import ArchiveError, RunError
-from unstable_stream.log.stores import Store
 from unstable_stream.log.stores.archive_address import MANIFEST
+from unstable_stream.log.stores.store import Store
 
 pytestmark = pytest.mark.longer
 

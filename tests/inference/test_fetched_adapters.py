@@ -21,8 +21,9 @@ from unstable_stream.inference.engine import (
     ProvesAdapters,
 )
 from unstable_stream.inference.fetched_adapters import FetchingEngine
-from unstable_stream.log.stores import HostCache, Store
 from unstable_stream.log.stores.adapter_format import WEIGHTS_FILE
+from unstable_stream.log.stores.cache import HostCache
+from unstable_stream.log.stores.store import Store
 
 
 class Recording:

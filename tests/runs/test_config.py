@@ -9,7 +9,7 @@ import pytest
 
 from tools.pages.configuration import type_name
 from unstable_stream.errors import ConfigError
-from unstable_stream.log.stores import path_part
+from unstable_stream.log.stores.address import path_part
 from unstable_stream.runs.config import RunConfig, parse_config, read_toml
 from unstable_stream.runs.recording import derived_name, new_run_id
 

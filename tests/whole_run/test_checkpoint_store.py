@@ -10,8 +10,9 @@ import pytest
 import unstable_stream as us
 from tests.whole_run.processes import DEADLINE_S
 from unstable_stream.errors import ConfigError
-from unstable_stream.log.stores import Store, joined
 from unstable_stream.log.stores.adapter_format import WEIGHTS_FILE
+from unstable_stream.log.stores.address import joined
+from unstable_stream.log.stores.store import Store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * DEADLINE_S)]
 

@@ -65,7 +65,7 @@ http.server.ThreadingHTTPServer((sys.argv[1], int(sys.argv[2])), Busy).serve_for
 
 _IN_COMMIT: Final = """
 import os, signal, sys, time
-from unstable_stream.log.stores import Store
+from unstable_stream.log.stores.store import Store
 table, server, deadline = Store(sys.argv[1]), int(sys.argv[2]), time.monotonic() + float(sys.argv[3])
 known = set(table.names())
 while time.monotonic() < deadline:

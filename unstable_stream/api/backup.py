@@ -14,7 +14,7 @@ from unstable_stream.errors import RunError
 from unstable_stream.events import Checkpoint
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import events_to_end
-from unstable_stream.log.stores import is_address
+from unstable_stream.log.stores.address import is_address
 from unstable_stream.runs.data_dir import DataDir
 
 

@@ -12,7 +12,7 @@ from unstable_stream.api.place import Place
 from unstable_stream.api.shorthand import TINY_PLAYER
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import Checkpoint
-from unstable_stream.log.stores import opened_checkpoint
+from unstable_stream.log.stores.checkpoint_files import opened_checkpoint
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.fork import Fork, find_fork
 

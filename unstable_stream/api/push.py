@@ -21,8 +21,8 @@ from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import Checkpoint
 from unstable_stream.inference.base_model import find_license
 from unstable_stream.log.port import EventLog
-from unstable_stream.log.stores import opened_checkpoint
 from unstable_stream.log.stores.adapter_format import CONFIG_FILE as ADAPTER_CONFIG_FILE
+from unstable_stream.log.stores.checkpoint_files import opened_checkpoint
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import read_history
 

@@ -23,8 +23,9 @@ from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.view_files import load_views
 from unstable_stream.errors import ArchiveError, RunError
 from unstable_stream.events.run_ids import pick_run
-from unstable_stream.log.stores import Store, checked_address, is_address
+from unstable_stream.log.stores.address import checked_address, is_address
 from unstable_stream.log.stores.archive_address import MANIFEST, ArchiveAddress
+from unstable_stream.log.stores.store import Store
 from unstable_stream.version import __version__
 
 # Rows of `events` and `turns` are kilobytes; whoever reads a file has a group of them in memory at a time.

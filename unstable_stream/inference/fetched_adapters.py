@@ -36,7 +36,10 @@ from unstable_stream.inference.engine import (
     ScoresCompletions,
     Tokens,
 )
-from unstable_stream.log.stores import HostCache, is_address, opened_checkpoint, store_wait_s, waiting_until
+from unstable_stream.log.stores.address import is_address
+from unstable_stream.log.stores.cache import HostCache
+from unstable_stream.log.stores.checkpoint_files import opened_checkpoint
+from unstable_stream.log.stores.store import store_wait_s, waiting_until
 
 _KEPT_IDLE: Final = 8
 """Adapters without requests that stay locked in the cache, so that the next request need not look there."""

@@ -16,8 +16,7 @@ from unstable_stream.console import get_logger
 from unstable_stream.errors import ConfigError, RunError, StoreError
 from unstable_stream.events import Checkpoint, GameStarted, checkpoint_uid, named_id
 from unstable_stream.log.port import EventLog
-from unstable_stream.log.stores import has_file, hold_optimizer_state
-from unstable_stream.log.stores.checkpoint_files import OPTIMIZER_FILE
+from unstable_stream.log.stores.checkpoint_files import OPTIMIZER_FILE, has_file, hold_optimizer_state
 from unstable_stream.runs.base_model import keeps_base_model
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import find_run

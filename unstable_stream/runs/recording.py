@@ -22,8 +22,9 @@ from unstable_stream.events import (
 )
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.records import record_from_event
-from unstable_stream.log.stores import LONGEST_NAME, checked_address, opened_checkpoint
 from unstable_stream.log.stores.adapter_format import WEIGHTS_FILE
+from unstable_stream.log.stores.address import LONGEST_NAME, checked_address
+from unstable_stream.log.stores.checkpoint_files import opened_checkpoint
 from unstable_stream.runs.code import code_in_use
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import list_runs, read_history

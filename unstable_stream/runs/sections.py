@@ -21,7 +21,7 @@ from unstable_stream.extensions.sections import (
     Transform,
     by_type,
 )
-from unstable_stream.log.stores import checked_address
+from unstable_stream.log.stores.address import checked_address
 from unstable_stream.runs.engine_sections import EngineRange
 
 

@@ -4,8 +4,8 @@ import hashlib
 import json
 from pathlib import Path
 
-from unstable_stream.log.stores import Store
 from unstable_stream.log.stores.adapter_format import CONFIG_FILE, WEIGHTS_FILE
+from unstable_stream.log.stores.store import Store
 
 
 def save(directory: Path, weights: bytes = b"weights", **others: bytes) -> str:

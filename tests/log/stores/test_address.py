@@ -7,19 +7,21 @@ from pathlib import Path
 import pytest
 
 from unstable_stream.errors import ConfigError
-from unstable_stream.log.stores import (
-    Store,
+from unstable_stream.log.stores.address import (
     checked_address,
-    has_file,
-    hold_optimizer_state,
     is_address,
     joined,
     name_of,
-    opened_checkpoint,
     owner_of,
     path_part,
+)
+from unstable_stream.log.stores.checkpoint_files import (
+    has_file,
+    hold_optimizer_state,
+    opened_checkpoint,
     sha256_of,
 )
+from unstable_stream.log.stores.store import Store
 
 
 @pytest.mark.parametrize(

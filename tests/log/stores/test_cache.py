@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from unstable_stream.errors import ConfigError, StoreError
-from unstable_stream.log.stores import HostCache, waiting_until
+from unstable_stream.log.stores.cache import HostCache
+from unstable_stream.log.stores.store import waiting_until
 
 DEADLINE_S = 60.0
 

@@ -7,16 +7,16 @@ import pytest
 
 from tests.log.stores.saved import put, save
 from unstable_stream.errors import CheckpointError
-from unstable_stream.log.stores import (
-    HostCache,
-    Store,
+from unstable_stream.log.stores.adapter_format import CONFIG_FILE, WEIGHTS_FILE
+from unstable_stream.log.stores.address import joined
+from unstable_stream.log.stores.cache import HostCache
+from unstable_stream.log.stores.checkpoint_files import (
     has_file,
     hold_optimizer_state,
-    joined,
     opened_checkpoint,
     sha256_of,
 )
-from unstable_stream.log.stores.adapter_format import CONFIG_FILE, WEIGHTS_FILE
+from unstable_stream.log.stores.store import Store
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 from infra.s3.server import S3Server
 from tests.log.stores.gate import Gate
 from unstable_stream.errors import ConfigError, StoreError, StoreUnavailableError
-from unstable_stream.log.stores import HostCache, Store, store_wait_s
-from unstable_stream.log.stores.store import ThisHostError, is_passing
+from unstable_stream.log.stores.cache import HostCache
+from unstable_stream.log.stores.store import Store, ThisHostError, is_passing, store_wait_s
 
 pytestmark = pytest.mark.longer
 

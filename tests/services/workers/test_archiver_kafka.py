@@ -22,8 +22,8 @@ from unstable_stream.log.kafka.log import KafkaLog
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, Record
 from unstable_stream.log.records import record_from_event
-from unstable_stream.log.stores import Store
 from unstable_stream.log.stores.archive_address import ArchiveAddress
+from unstable_stream.log.stores.store import Store
 from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
 from unstable_stream.services.workers.retention import ARCHIVER_GROUP

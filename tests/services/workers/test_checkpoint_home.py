@@ -32,7 +32,9 @@ from unstable_stream.errors import CheckpointError, StoreUnavailableError
 from unstable_stream.events import Metrics
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import events_to_end
-from unstable_stream.log.stores import Store, has_file, hold_optimizer_state, joined, owner_of
+from unstable_stream.log.stores.address import joined, owner_of
+from unstable_stream.log.stores.checkpoint_files import has_file, hold_optimizer_state
+from unstable_stream.log.stores.store import Store
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.services.workers.checkpoint_home import CheckpointHome, DirectoryHome, StoredHome
 from unstable_stream.services.workers.learner import LearnerService

@@ -21,8 +21,7 @@ from unstable_stream.history.proofs.evidence import Evidence
 from unstable_stream.history.proofs.ledger import named
 from unstable_stream.history.proofs.reports import Check
 from unstable_stream.log.reading import TopicReader, readable_event
-from unstable_stream.log.stores import has_file, opened_checkpoint
-from unstable_stream.log.stores.checkpoint_files import OPTIMIZER_FILE
+from unstable_stream.log.stores.checkpoint_files import OPTIMIZER_FILE, has_file, opened_checkpoint
 from unstable_stream.reward_transformations import SamplingRewardTransform, build_sampling
 from unstable_stream.runs.base_model import base_model_path
 from unstable_stream.runs.placement import Share

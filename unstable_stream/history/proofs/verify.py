@@ -29,8 +29,9 @@ from unstable_stream.history.proofs.recompute_steps_and_ratings import recompute
 from unstable_stream.history.proofs.repeat_training import repeat_training
 from unstable_stream.history.proofs.reports import AuditReport, Check, Problem, VerifyReport
 from unstable_stream.log.port import EventLog
-from unstable_stream.log.stores import joined, sha256_of
 from unstable_stream.log.stores.adapter_format import MODEL_WEIGHTS_FILE, WEIGHTS_FILE
+from unstable_stream.log.stores.address import joined
+from unstable_stream.log.stores.checkpoint_files import sha256_of
 from unstable_stream.runs.code import changed_code, find_code
 from unstable_stream.runs.history import hear_of_runs
 

@@ -25,8 +25,11 @@ from unstable_stream.games.templates import get_template
 from unstable_stream.inference.base_model import check_model, model_here, resolve_model
 from unstable_stream.inference.exploitability import game_of
 from unstable_stream.inference.tokenizer import load_tokenizer
-from unstable_stream.log.stores import HostCache, Store, has_file, is_address
 from unstable_stream.log.stores.adapter_format import MODEL_WEIGHTS_FILE, WEIGHTS_FILE
+from unstable_stream.log.stores.address import is_address
+from unstable_stream.log.stores.cache import HostCache
+from unstable_stream.log.stores.checkpoint_files import has_file
+from unstable_stream.log.stores.store import Store
 from unstable_stream.reward_transformations import build_final, build_sampling, build_step
 from unstable_stream.runs.base_model import base_model_path
 from unstable_stream.runs.code import find_code

@@ -21,7 +21,7 @@ from unstable_stream.events.id_sets import DIGEST_BYTES, digest
 from unstable_stream.extensions import KINDS, Reference, Spec, build, load
 from unstable_stream.extensions.build import refuse
 from unstable_stream.log.port import EventLog
-from unstable_stream.log.stores import path_part
+from unstable_stream.log.stores.address import path_part
 from unstable_stream.runs.context import RunContext
 from unstable_stream.services.streams.plugins import Context, Plugin, load_plugin
 from unstable_stream.services.streams.plugins.host import run_plugin

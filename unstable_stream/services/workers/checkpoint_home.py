@@ -29,8 +29,10 @@ from unstable_stream.console import get_logger
 from unstable_stream.errors import EventLogError, StoreError
 from unstable_stream.events import Checkpoint
 from unstable_stream.log.port import EventLog
-from unstable_stream.log.stores import HostCache, Store, is_address, joined, name_of, store_wait_s
+from unstable_stream.log.stores.address import is_address, joined, name_of
+from unstable_stream.log.stores.cache import HostCache
 from unstable_stream.log.stores.checkpoint_files import FETCHED_TO_TRAIN, OPTIMIZER_FILE, STATE_FILE
+from unstable_stream.log.stores.store import Store, store_wait_s
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.services.workers.collector_reports import metrics_record

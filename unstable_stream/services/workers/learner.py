@@ -52,8 +52,7 @@ from unstable_stream.events import (
 from unstable_stream.log.port import Consumer, EventLog, Positions, Producer
 from unstable_stream.log.reading import of_run, readable_events
 from unstable_stream.log.saved_state import pack_state
-from unstable_stream.log.stores import opened_checkpoint
-from unstable_stream.log.stores.checkpoint_files import LEARNER_STATE_FILE
+from unstable_stream.log.stores.checkpoint_files import LEARNER_STATE_FILE, opened_checkpoint
 from unstable_stream.reward_transformations import build_sampling
 from unstable_stream.reward_transformations.transform import UnsavableState
 from unstable_stream.runs.config import RunConfig

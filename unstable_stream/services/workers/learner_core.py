@@ -39,7 +39,7 @@ from unstable_stream.algorithms.settings import BuiltInAlgorithmConfig
 from unstable_stream.algorithms.update_decisions import Admission, TrainingSample
 from unstable_stream.errors import LearnerError
 from unstable_stream.inference.cores import available_cores, fastest_on_cpu
-from unstable_stream.log.stores import opened_checkpoint
+from unstable_stream.log.stores.checkpoint_files import opened_checkpoint
 from unstable_stream.reward_transformations import build_sampling
 from unstable_stream.runs.code import find_code
 from unstable_stream.runs.config import RunConfig

@@ -58,9 +58,9 @@ from unstable_stream.log.reading import (
 )
 from unstable_stream.log.records import id_header, record_from_event
 from unstable_stream.log.saved_state import UnusableStateError, check_state
-from unstable_stream.log.stores import name_of, owner_of, sha256_of
 from unstable_stream.log.stores.adapter_format import WEIGHTS_FILE
-from unstable_stream.log.stores.checkpoint_files import LEARNER_STATE_FILE
+from unstable_stream.log.stores.address import name_of, owner_of
+from unstable_stream.log.stores.checkpoint_files import LEARNER_STATE_FILE, sha256_of
 from unstable_stream.reward_transformations import RewardProcessor, SamplingRewardTransform
 from unstable_stream.runs.history import read_history
 from unstable_stream.runs.recording import initial_checkpoint

@@ -15,7 +15,7 @@ from unstable_stream.algorithms import BaseAlgo
 from unstable_stream.algorithms.learners.standard_learner import StandardLearner
 from unstable_stream.algorithms.update_decisions import decide_batch
 from unstable_stream.events import Checkpoint, LearnerUpdate, Step
-from unstable_stream.log.stores import owner_of
+from unstable_stream.log.stores.address import owner_of
 from unstable_stream.reward_transformations import SamplingRewardTransform
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.resume import RecordedConfigs

@@ -25,8 +25,10 @@ from unstable_stream.inference.base_model import (
     model_fingerprint,
     model_on_this_machine,
 )
-from unstable_stream.log.stores import HostCache, Store, is_address
 from unstable_stream.log.stores.adapter_format import CONFIG_FILE, MODEL_WEIGHTS_FILE, WEIGHTS_FILE
+from unstable_stream.log.stores.address import is_address
+from unstable_stream.log.stores.cache import HostCache
+from unstable_stream.log.stores.store import Store
 from unstable_stream.runs.code import code_in_use
 from unstable_stream.runs.config import RunConfig, VllmEngineConfig
 from unstable_stream.runs.placement import Machine
