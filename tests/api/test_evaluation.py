@@ -125,7 +125,9 @@ def test_an_adapter_that_cannot_play_is_refused(trained: us.Run, tmp_path: Path)
         )
     with pytest.raises(ConfigError, match="that of a checkpoint of the run itself"):
         us.evaluation(trained, [opponent(name="ckpt-000001")])
-    with pytest.raises(ConfigError, match='belong to opponents of kind "adapter"'):
+    with pytest.raises(
+        ConfigError, match='path belongs to opponents of kind "adapter" or "model", found "scripted"'
+    ):
         us.evaluation(trained, [opponent(kind="scripted", name="random-legal")])
     with pytest.raises(
         ConfigError, match=r"its base model is tiny-player \(.*\), that of the policy is other/model;"

@@ -49,7 +49,7 @@ def reference_to(kind: str, obj: object) -> str | dict[str, Any]:
         home = _home(type(obj))
         arguments = remembered_arguments(obj)
         if home is not None and arguments is not None and all(map(is_plain, arguments.values())):
-            return Reference(names.get(home, home), msgspec.to_builtins(arguments)).spec
+            return Reference(names.get(home, home), msgspec.json.decode(msgspec.json.encode(arguments))).spec
         bound = _bound_name(obj)
         if bound is not None:
             return bound

@@ -75,7 +75,9 @@ def started(index: int) -> GameStarted:
 
 
 def finished(game: GameStarted) -> list[Event]:
-    turns = tuple(made(Turn, turn_index=index, game_turn=2 * index) for index in range(TURNS))
+    turns = tuple(
+        made(Turn, turn_index=index, game_turn=2 * index, policy_version=0) for index in range(TURNS)
+    )
     trajectory = made(
         Trajectory,
         game,

@@ -151,6 +151,7 @@ async def test_the_monitor_serves_until_sigterm_and_logs_for_machines(
 
 @pytest.mark.parametrize("output", ["console", "json"])
 async def test_a_failure_is_the_last_line(tmp_path: Path, output: str) -> None:
+    died = Output(DataDir(tmp_path).service_logs("no-such-run") / "archiver.log")
     with Service("archiver", "no-such-run", tmp_path, "local", output) as archiver:
         assert await asyncio.to_thread(archiver.process.wait, DEADLINE_S) == 1
         last = archiver.printed.splitlines()[-1]
@@ -158,7 +159,6 @@ async def test_a_failure_is_the_last_line(tmp_path: Path, output: str) -> None:
             fields = json.loads(last)
             assert (fields["level"], fields["service"]) == ("error", "archiver")
             last = fields["error"]
-        died = Output(DataDir(tmp_path).service_logs("no-such-run") / "archiver.log").death()
-        assert str(died) == "RunError: no run 'no-such-run' in this log; known runs: none"
-        assert str(died) in last
+        assert str(died.death()) == "RunError: no run 'no-such-run' in this log; known runs: none"
+        assert str(died.death()) in last
         assert "Traceback" not in archiver.printed
