@@ -89,7 +89,7 @@ def test_a_run_made_of_own_code_is_recorded_verified_and_confined(
     assert emitted == games, "every game was counted before the run's end was recorded"
     (file,) = (tmp_path / "unstable-data" / "tracking").glob("own-*/metrics.jsonl")
     tracked = [json.loads(line) for line in file.read_text().splitlines()]
-    assert {"launcher", "plugin/mean_length", "tracker"} <= {line["source"] for line in tracked}
+    assert {"plugin/mean_length", "tracker"} <= {line["source"] for line in tracked}
     env = "environment:Stones(stones=6)"
     values = {name: value for line in tracked for name, value in line["values"].items()}
     assert {

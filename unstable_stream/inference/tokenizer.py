@@ -44,7 +44,7 @@ _TURN_ENDS: Final = (
 
 
 class FileTokenizer:
-    """What players need of ``tokenizers.Tokenizer``, with the chat template of the model."""
+    """Gives players what they need of ``tokenizers.Tokenizer``, with the chat template of the model."""
 
     def __init__(
         self,
