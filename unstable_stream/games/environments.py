@@ -30,6 +30,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
@@ -129,7 +130,8 @@ class Environment:
                 load(_KIND, own, "env_id")  # imported outside: it may bind the functions of `random`
             else:
                 _prepare_module(entry_point)
-            self._randomness = PrivateRandomness(seed)
+            with_numpy = own is not None or _uses_numpy(entry_point)
+            self._randomness = PrivateRandomness(seed, with_numpy=with_numpy)
             with self._randomness:
                 self._env = _own_environment(own) if own else _textarena().make(self.env_id)
                 self._env.reset(num_players=num_players, seed=seed)
@@ -376,6 +378,17 @@ def _registry() -> dict[str, Any]:
     _textarena()
     registry: dict[str, Any] = importlib.import_module("textarena.envs.registration").ENV_REGISTRY
     return registry
+
+
+@cache
+def _uses_numpy(entry_point: str) -> bool:
+    """Return whether a module beside the environment mentions numpy.
+
+    To isolate its generator as well halves the pace of short games.
+    """
+    module = importlib.import_module(entry_point.partition(":")[0])
+    folder = Path(inspect.getfile(module)).parent
+    return any("numpy" in path.read_text(encoding="utf-8") for path in sorted(folder.rglob("*.py")))
 
 
 def _own_reference(env_id: str) -> Reference | None:

@@ -82,21 +82,22 @@ class PrivateRandomness:
 
     __slots__ = ("_numpy", "_outer_numpy", "_outer_python", "_outer_stdout", "_python")
 
-    def __init__(self, seed: int):
+    def __init__(self, seed: int, *, with_numpy: bool = True):
+        """Seed the generators with ``seed``; ``with_numpy`` for environments that use numpy."""
         python = random.Random(seed)
         self._python: _Functions = {
             name: _guarded(getattr(python, name), _SHARED_PYTHON[name]) for name in _PYTHON_NAMES
         }
-        numpy = np.random.RandomState(seed & 0xFFFF_FFFF)
-        private = {name: getattr(numpy, name) for name in _NUMPY_NAMES} | {
-            # These are plain functions around the global generator.
-            "seed": numpy.seed,
-            "ranf": numpy.random_sample,
-            "sample": numpy.random_sample,
-        }
-        self._numpy: _Functions = {
-            name: _guarded(draw, _SHARED_NUMPY[name]) for name, draw in private.items()
-        }
+        self._numpy: _Functions = {}
+        if with_numpy:
+            numpy = np.random.RandomState(seed & 0xFFFF_FFFF)
+            private = {name: getattr(numpy, name) for name in _NUMPY_NAMES} | {
+                # These are plain functions around the global generator.
+                "seed": numpy.seed,
+                "ranf": numpy.random_sample,
+                "sample": numpy.random_sample,
+            }
+            self._numpy = {name: _guarded(draw, _SHARED_NUMPY[name]) for name, draw in private.items()}
 
     def __enter__(self) -> None:
         _TURN.acquire()

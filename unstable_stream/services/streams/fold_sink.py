@@ -176,11 +176,12 @@ class FoldSink:
         if at not in firsts:  # the group knows it before this process does
             before = len(firsts)
             raise partitions_changed(at.topic, before, max(before, at.partition) + 1, WHEN_OPENED)
-        end = (await self.log.end_offsets(at.topic))[at]
         begin = firsts[at]  # a first host of all runs begins with what there is
         if self.run_id is not None:
             begin = (await self._runs.starts(self.run_id, [at.topic])).get(at, 0)
         committed = (await self.log.committed_positions(self.group)).get(at)
+        # Only now: another member may commit what comes while this process is paused between two requests.
+        end = (await self.log.end_offsets(at.topic))[at]
         if not committed:
             return Found(firsts[at], end, begin)
         snapshot = None
