@@ -16,8 +16,8 @@ PYTEST = $(BIN)/python -m pytest
 CPU_LIMIT_S ?= 15
 TEST_JOBS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 DURATIONS = --durations=25 --durations-min=1 --junitxml=$(VENV)/tests-$(1).xml
-SMALL_TESTS = $(PYTEST) -m 'not slow' $(call DURATIONS,small) --numprocesses $(TEST_JOBS) --maxprocesses 4 --dist loadscope --no-loadscope-reorder $(ARGS)
-FAST_TESTS = $(PYTEST) -m 'not slow and not broker and not store and not longer' --cpu-limit $(CPU_LIMIT_S) --numprocesses logical --maxprocesses 4 --dist loadscope $(ARGS)
+SMALL_TESTS = $(PYTEST) -m 'not slow and not long' $(call DURATIONS,small) --numprocesses $(TEST_JOBS) --maxprocesses 4 --dist loadscope --no-loadscope-reorder $(ARGS)
+FAST_TESTS = $(PYTEST) -m 'not slow and not long and not broker and not store and not longer' --cpu-limit $(CPU_LIMIT_S) --numprocesses logical --maxprocesses 4 --dist loadscope $(ARGS)
 # Only the files that have slow tests, those of whole runs first: each process would import all others to find none.
 SLOW_FILES = $(if $(filter tests%,$(ARGS)),,$(shell grep -rl 'mark\.slow' tests --include='test_*.py' | sort -r))
 LARGE_TESTS = $(PYTEST) -m 'slow and not long' $(call DURATIONS,large) --numprocesses logical --maxprocesses 2 --dist loadscope --no-loadscope-reorder $(SLOW_FILES) $(ARGS)
@@ -72,8 +72,8 @@ test: $(VENV)/.dev ## Run the tests (ARGS="-k buffer" …)
 	$(LARGE_TESTS) || test $$? = 5
 	$(BIN)/python -m tests.durations $(VENV)/tests-large.xml
 
-test-long: $(VENV)/.dev ## Run the tests that `make test` leaves out: long ones of what changes seldom
-	$(PYTEST) -m long $(ARGS)
+test-long: $(VENV)/.dev ## Run the tests that `make test` leaves out; half an hour on two cores
+	$(PYTEST) -m long --numprocesses logical --maxprocesses 2 --dist loadscope $(ARGS)
 
 test-fast: $(VENV)/.dev ## Run the short tests: no Ray, vLLM, broker, store or whole run; one that takes long fails
 	$(FAST_TESTS)

@@ -117,6 +117,7 @@ def check(tmp_path: Path, script: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 def test_an_algorithm_is_its_class_and_its_settings(edit: Edit, tmp_path: Path) -> None:
     edit("unstable_stream/algorithms/toy.py", "", TOY_ALGORITHM)
     edit("unstable_stream/algorithms/settings.py", "BUILT_IN: Final", TOY_SETTINGS)

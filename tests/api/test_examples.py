@@ -51,6 +51,7 @@ def test_the_quick_start_script_trains(tmp_path: Path) -> None:
     assert pool[-1] == (3.0,)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_notebook_runs(tmp_path: Path) -> None:
     nbclient = pytest.importorskip("nbclient")

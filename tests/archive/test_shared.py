@@ -414,6 +414,7 @@ def test_in_an_object_store(s3: str, tmp_path: Path, whole: dict[str, list[str]]
     table.vacuum()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_batch_waits_for_a_store_that_went_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: dict[str, list[str]]

@@ -23,6 +23,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "")
 
 
+@pytest.mark.long
 async def test_a_run_goes_on_after_stopped_processes_and_a_killed_launcher(tmp_path: Path) -> None:
     (run,) = await do_faults(
         3, tmp_path / "results", tmp_path, seed=2, only=("stop", LAUNCHER_DIED), updates=8

@@ -77,6 +77,7 @@ def test_poker_answer_is_a_move_or_not_an_answer() -> None:
     assert KuhnPoker().extract(" yes") == ("yes", {"correct_answer_format": False})
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_cells_and_moves_are_one_token_and_most_answers_are_legal(smollm2: Path) -> None:
@@ -106,6 +107,7 @@ def test_cells_and_moves_are_one_token_and_most_answers_are_legal(smollm2: Path)
     assert sum(legal) / len(legal) > 0.7
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("engine", ["transformers", pytest.param("vllm", marks=pytest.mark.long)])

@@ -43,6 +43,7 @@ def test_a_game_of_each_environment_goes_as_its_row_says() -> None:
         assert (played.invalid, played.unlike, played.first) == (0, 0, row.first), row.env_id
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_there_is_a_row_for_every_environment_that_chance_plays() -> None:
     found = list(environments_for_several([]))

@@ -25,6 +25,7 @@ from unstable_stream.inference.vllm.engine import VllmEngine
 __all__ = ["beside_vllm"]
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.slow,
     pytest.mark.asyncio(loop_scope="module"),
     # Starting vLLM takes half a minute on two idle cores and a multiple of it on busy ones.

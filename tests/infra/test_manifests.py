@@ -89,6 +89,7 @@ def _read_by(command: list[str], text: str) -> "subprocess.CompletedProcess[str]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_strimzi_knows_every_field_of_its_resources(strimzi: list[str]) -> None:
     texts = [path.read_text(encoding="utf-8") for path in STRIMZI.glob("*.yaml")]
     texts.append(topic_manifests(load_topics().values(), "unstable-stream").removeprefix("---\n"))
@@ -101,6 +102,7 @@ def test_strimzi_knows_every_field_of_its_resources(strimzi: list[str]) -> None:
     ]
 
 
+@pytest.mark.long
 def test_strimzi_names_what_it_does_not_know(strimzi: list[str]) -> None:
     text = (STRIMZI / "users.yaml").read_text(encoding="utf-8")
     done = _read_by(

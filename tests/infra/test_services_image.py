@@ -83,6 +83,7 @@ def stop_after(process: "subprocess.Popen[str]", words: str) -> None:
         process.stdout.close()
 
 
+@pytest.mark.long
 async def test_every_service_of_the_image(location: str, tmp_path: Path) -> None:
     assert "created: checkpoints" in run(location, tmp_path, ["topics", "create"])
     log = open_log_at(location, DataDir(tmp_path).log)

@@ -181,6 +181,7 @@ async def test_a_killed_broker_comes_back_and_nothing_is_lost_or_twice(cluster: 
     traffic.check()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_one_of_three_brokers_dies_and_the_others_go_on(tmp_path: Path) -> None:
@@ -200,6 +201,7 @@ async def test_one_of_three_brokers_dies_and_the_others_go_on(tmp_path: Path) ->
     traffic.check()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_what_cannot_be_delivered_is_said_in_time_and_the_log_goes_on(

@@ -43,6 +43,7 @@ def test_no_seed_finds_anything() -> None:
     assert f"{SEEDS} seeds in" in told
 
 
+@pytest.mark.long
 def test_a_seed_is_the_same_story_in_every_process() -> None:
     stories = []
     for _ in range(2):
@@ -61,6 +62,7 @@ def found() -> list[str]:
     return re.split(r"^mistake: ", told, flags=re.MULTILINE)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_it_finds_a_mistake(mistake: str, found: list[str]) -> None:
     (told,) = (part for part in found if part.startswith(f"{mistake}\n"))

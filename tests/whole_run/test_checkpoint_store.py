@@ -36,6 +36,7 @@ def stored_paths(run: us.Run) -> list[str]:
     return [str(path) for (path,) in found]
 
 
+@pytest.mark.long
 def test_everything_that_reads_checkpoints_reads_them_from_the_store(
     s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +73,7 @@ def test_everything_that_reads_checkpoints_reads_them_from_the_store(
         us.build(ckpt_root=s3, data=data, **settings(1))
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_was_changed_in_the_store_is_found(s3: str, tmp_path: Path) -> None:
     run = us.build(ckpt_root=s3, data=tmp_path / "data", **settings(1))
     run.start()

@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 UPDATES = 3
 
 
+@pytest.mark.long
 async def test_an_engine_that_fails_its_proof_plays_no_game_and_is_replaced(tmp_path: Path) -> None:
     starts = tmp_path / "starts.txt"
     run = LaunchedRun.train(

@@ -95,6 +95,7 @@ def until_archived(data: Path, run: LaunchedRun) -> None:
         assert time.monotonic() < deadline, f"{games} of {finished} games archived\n{done.stderr}"
 
 
+@pytest.mark.long
 async def test_services_elsewhere_and_a_broker_die_and_others_take_over(
     tmp_path: Path, three_brokers: KafkaCluster
 ) -> None:

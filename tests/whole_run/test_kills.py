@@ -30,6 +30,7 @@ from unstable_stream.services.workers.learner import LearnerService
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
+@pytest.mark.long
 async def test_a_run_outlives_the_death_of_one_of_its_learners(tmp_path: Path) -> None:
     settings = ["learner.num_learners=2", "learner.iterations=6", "learner.save_every=2"]
     async with LaunchedRun.train(tmp_path / "run", *settings, "learner.dtype=float32") as run:

@@ -125,6 +125,7 @@ def _told(data: Path) -> str:
     return (data / "output.txt").read_text(encoding="utf-8", errors="replace")[-4000:]
 
 
+@pytest.mark.long
 async def test_each_component_has_the_rights_it_needs(guarded: GuardedBroker, tmp_path: Path) -> None:
     standing = {
         "processors": ["processors"],
@@ -187,6 +188,7 @@ def _until_archived(guarded: GuardedBroker, data: Path) -> None:
         ("processors", ["archive", "--follow"], "archiver-"),
     ],
 )
+@pytest.mark.long
 def test_who_may_not_join_a_group_is_told_so(
     guarded: GuardedBroker, tmp_path: Path, user: str, arguments: list[str], group: str
 ) -> None:

@@ -27,6 +27,7 @@ SMALL = (
 )
 
 
+@pytest.mark.long
 async def test_two_models_of_unlike_roles_are_killed_and_go_on(tmp_path: Path) -> None:
     flags = [f"--set={override}" for override in SMALL]
     arguments = ["train", str(EXAMPLE), *flags, "--data", str(tmp_path)]
@@ -106,6 +107,7 @@ def test_a_model_for_each_side_of_a_game_of_hidden_roles(tmp_path: Path) -> None
     assert run.verify().ok
 
 
+@pytest.mark.long
 def test_with_two_learners_and_then_against_each_other(tmp_path: Path) -> None:
     run = us.build(
         model="tiny-player",

@@ -94,6 +94,7 @@ async def test_a_script_that_does_not_wait_ends_its_run_in_order(
     assert "Traceback" not in said
 
 
+@pytest.mark.long
 async def test_train_stops_in_order_and_says_how_to_go_on(tmp_path: Path) -> None:
     port = free_port_pair()
     data, notes = tmp_path / "data", tmp_path / "notes.txt"

@@ -23,6 +23,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.long
 async def test_a_run_on_vllm_trains_on_what_vllm_sampled(tmp_path: Path) -> None:
     # One optimizer step: a second one would already see a changed policy.
     few = (

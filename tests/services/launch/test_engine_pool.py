@@ -65,6 +65,7 @@ def drain(cluster: Cluster, node_id: str) -> None:
     subprocess.run([*command, "--deadline-remaining-seconds=600"], check=True, timeout=120)
 
 
+@pytest.mark.long
 async def test_engines_follow_the_cluster_a_person_and_losses(ray_cluster: Clusters, tmp_path: Path) -> None:
     cluster = ray_cluster({"num_cpus": 1})
     settings = (
@@ -121,6 +122,7 @@ async def test_engines_follow_the_cluster_a_person_and_losses(ray_cluster: Clust
         assert "2" in told.stdout, told
 
 
+@pytest.mark.long
 def test_what_cannot_be_scaled_is_said(tmp_path: Path) -> None:
     settings = ("learner.iterations=0", "backend=inline", "evaluation.opponents=[]", "name=small")
     done = run_command(tmp_path, "train", str(CONFIG), *(f"--set={setting}" for setting in settings))

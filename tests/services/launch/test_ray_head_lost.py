@@ -13,6 +13,7 @@ from unstable_stream.events import LearnerUpdate, RunFinished
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
+@pytest.mark.long
 async def test_a_run_begins_on_one_gpu_and_where_its_ray_head_dies_says_how_it_is_resumed(
     ray_cluster: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

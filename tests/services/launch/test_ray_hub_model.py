@@ -104,6 +104,7 @@ except ConfigError as error:
 """
 
 
+@pytest.mark.long
 def test_each_machine_fetches_the_model_for_itself_and_one_that_does_not_answer_is_named(
     hub: None, ray_cluster: Clusters, tmp_path: Path
 ) -> None:
@@ -140,6 +141,7 @@ def test_each_machine_fetches_the_model_for_itself_and_one_that_does_not_answer_
     assert said[-1].startswith(f"no answer within 12 s from {host}, which should fetch the model {_MODEL}: ")
 
 
+@pytest.mark.long
 async def test_a_run_keeps_the_version_of_its_models_while_the_hub_gets_newer_ones(
     hub: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,6 +125,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.long
 def test_parts_spread_over_the_machines_of_a_cluster_and_each_is_asked_what_it_has(
     ray_cluster: Clusters,
 ) -> None:
@@ -144,6 +145,7 @@ print(json.dumps([ray.get(node.options(**actor_options(plan, share)).remote()) f
 """
 
 
+@pytest.mark.long
 def test_engines_with_gpus_spread_over_the_machines(ray_cluster: Clusters) -> None:
     machine = {"num_cpus": 2, "num_gpus": 4}
     found = answer(ray_cluster(machine, machine).address, script=_TWO_MACHINES_WITH_GPUS)

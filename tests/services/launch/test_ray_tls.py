@@ -58,6 +58,7 @@ def cluster(certificate: None) -> Iterator[str]:
             process.communicate(timeout=60)
 
 
+@pytest.mark.long
 async def test_a_run_on_two_machines_over_tls(
     cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,7 @@ def test_two_learners_make_the_weights_of_one(
         torch.testing.assert_close(saved.networks[name], tensor, rtol=1e-3, atol=2e-4)
 
 
+@pytest.mark.long
 def test_more_learners_than_rows_still_agree(group: Callable[..., LearnerGroup], tmp_path: Path) -> None:
     alone = build(settings(1), tmp_path / "alone")
     expected = alone.update(batches()[0][:2], 1).metrics["grad_norm"]
@@ -104,6 +105,7 @@ def test_more_learners_than_rows_still_agree(group: Callable[..., LearnerGroup],
     assert three.update(batches()[0][:2], 1).metrics["grad_norm"] == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.long
 def test_all_resume_from_one_checkpoint(group: Callable[..., LearnerGroup]) -> None:
     straight = group(algorithm=A2C)
     train(straight, [1])
@@ -116,6 +118,7 @@ def test_all_resume_from_one_checkpoint(group: Callable[..., LearnerGroup]) -> N
     assert train(resumed, [2, 3]) == expected
 
 
+@pytest.mark.long
 def test_all_ranks_change_their_settings(group: Callable[..., LearnerGroup], tmp_path: Path) -> None:
     pair, alone = group(), build(settings(1), tmp_path / "alone")
     for learner, count in ((pair, 2), (alone, 1)):
@@ -163,6 +166,7 @@ def leader(directory: str) -> None:
         pair.update(batches()[0], number)
 
 
+@pytest.mark.long
 async def test_without_the_first_the_others_end(tmp_path: Path) -> None:
     code = f"from {__name__} import leader; leader({str(tmp_path)!r})"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:

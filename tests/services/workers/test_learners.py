@@ -130,6 +130,7 @@ async def weights(log: LocalLog, model: str) -> list[dict[str, torch.Tensor]]:
     return [load_checkpoint(Path(each.path)).weights for each in checkpoints if each.path is not None]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_with_two_learners_each_has_the_weights_of_one_also_after_a_learner_was_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

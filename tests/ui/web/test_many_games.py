@@ -48,6 +48,7 @@ def _first_view(place: Place, path: str) -> None:
     "path",
     ["/", "/games", "/games?split=eval", "/runs/run-a", "/runs/run-a/results", "/charts.json?run=run-a"],
 )
+@pytest.mark.long
 def test_a_first_view_takes_little_more_than_its_bare_query(place: Place, path: str) -> None:
     def bare() -> None:
         with duckdb.connect(str(place.data.archive_file), read_only=True) as connection:

@@ -24,6 +24,7 @@ def _assert_in_the_docs(path: Path) -> None:
     assert f"images/{path.name}" in (_DOCS / "ui.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_each_picture_of_the_docs_is_taken_and_shows_something(data: Path, tmp_path: Path) -> None:
     take(data, "run-a", game_id("run-a", "eval", 12), tmp_path)
     taken = {path.name for path in tmp_path.glob("*.png")}
@@ -32,6 +33,7 @@ def test_each_picture_of_the_docs_is_taken_and_shows_something(data: Path, tmp_p
         _assert_in_the_docs(tmp_path / name)
 
 
+@pytest.mark.long
 def test_the_picture_of_a_game_that_is_played(tmp_path: Path) -> None:
     place = Place.at(tmp_path / "data")
     record_untrained_run(place, "run-played")

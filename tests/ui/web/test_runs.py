@@ -144,6 +144,7 @@ def _walk(client: TestClient, base: str) -> Mapping[str, str]:
     return found
 
 
+@pytest.mark.long
 def test_the_same_pages_as_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     records = stored(made_up_run())
     place = Place.at(tmp_path / "data")

@@ -47,6 +47,7 @@ def _training(data: Path) -> Iterator["subprocess.Popen[bytes]"]:
             process.wait()
 
 
+@pytest.mark.long
 def test_pages_follow_a_run_that_trains(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

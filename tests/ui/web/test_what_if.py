@@ -177,6 +177,7 @@ def bootstrap(tmp_path: Path) -> Iterator[str]:
         yield cluster.bootstrap
 
 
+@pytest.mark.long
 @pytest.mark.broker
 def test_a_run_on_kafka_is_shown_and_asked(bootstrap: str, tmp_path: Path) -> None:
     place = Place.at(tmp_path / "data", f"kafka://{bootstrap}")
