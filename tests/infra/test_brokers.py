@@ -40,6 +40,7 @@ def cluster_of(tmp_path: Path) -> Iterator["list[KafkaCluster]"]:
         cluster.down(delete=True)
 
 
+@pytest.mark.long
 @pytest.mark.broker
 def test_up_status_down_up_again_and_delete(tmp_path: Path, cluster_of: list[KafkaCluster]) -> None:
     port = free_port_pair()
@@ -70,6 +71,7 @@ def test_up_status_down_up_again_and_delete(tmp_path: Path, cluster_of: list[Kaf
     assert brokers("down", *where).returncode == 0, "down without anything is fine"
 
 
+@pytest.mark.long
 @pytest.mark.broker
 def test_three_brokers_one_is_killed_and_comes_back(tmp_path: Path, cluster_of: list[KafkaCluster]) -> None:
     cluster = KafkaCluster(tmp_path / "kafka", brokers=3, port=free_port_pair(3))
