@@ -40,7 +40,6 @@ def cluster_of(tmp_path: Path) -> Iterator["list[KafkaCluster]"]:
         cluster.down(delete=True)
 
 
-@pytest.mark.long
 @pytest.mark.broker
 def test_up_status_down_up_again_and_delete(tmp_path: Path, cluster_of: list[KafkaCluster]) -> None:
     port = free_port_pair()
