@@ -1,7 +1,11 @@
 """A recorded run answers from Python: SQL, games, proofs, what-if, replay, fork."""
 
+import asyncio
 import json
 import shutil
+import signal
+import threading
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -9,6 +13,7 @@ import pytest
 import unstable_stream as us
 from tests.history.proofs.recorded_run import ENVS, UPDATES
 from tests.places import recorded
+from unstable_stream.api.loops import iterate
 from unstable_stream.errors import ArchiveError, ConfigError, EngineError, EventLogError, RunError
 from unstable_stream.events import GameOutcome, LearnerUpdate
 from unstable_stream.inference.engine import Completion, EngineStats, GenerationRequest
@@ -221,3 +226,21 @@ def test_a_start_that_failed_is_gone_on_with_by_resume(tmp_path: Path, block: bo
     with pytest.raises(ConfigError, match="no such device"):
         run.resume(block=block, live=False).wait()
     assert us.open_run(run.id, tmp_path).state == "failed"
+
+
+def test_an_iteration_that_is_interrupted_closes_its_generator_where_it_waits() -> None:
+    closed = asyncio.Event()
+
+    async def numbers() -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            await asyncio.Event().wait()
+        finally:
+            closed.set()
+
+    following = iterate(numbers())
+    assert next(following) == 1
+    with pytest.raises(KeyboardInterrupt):
+        next(following)
+    assert closed.is_set()

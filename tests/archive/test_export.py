@@ -139,7 +139,9 @@ def test_to_a_store_and_replaced_there_only_if_told(archive: Path, tmp_path: Pat
     assert json.loads(store.read(MANIFEST) or b"")["run_id"] == "run-b"
     store.remove(MANIFEST)  # as if it had been interrupted
     with pytest.raises(ArchiveError, match="is there already and is no export"):
-        export_run(archive, "run-b", address, tables=["updates"], force=True)
+        export_run(archive, "run-b", address, tables=["updates"])
+    export_run(archive, "run-b", address, tables=["updates"], force=True)
+    assert store.names() == [MANIFEST, "mine", "updates.parquet"]
 
 
 def test_a_manifest_cannot_name_files_elsewhere(archive: Path, tmp_path: Path) -> None:

@@ -35,6 +35,18 @@ async def _archive_all(log: EventLog, path: Path) -> int:
     return sum(flush.records for flush in flushes)
 
 
+def test_what_others_store_while_a_batch_waits_is_known(tmp_path: Path) -> None:
+    """As many records as wait, so that the number of the next one is what it would be without them."""
+    path = tmp_path / "a.duckdb"
+    records = stored(made_up_run())
+    half = len(records) // 2
+    with ArchiveWriter(path, "one") as one, ArchiveWriter(path, "other") as other:
+        waiting = one.prepare(records[:half])
+        other.write(records[half : 2 * half])
+        one.store(waiting)
+        assert one.write(records[half : 2 * half]).duplicates == half
+
+
 async def test_two_logs_into_one_archive(tmp_path: Path) -> None:
     path = tmp_path / "both.duckdb"
     log = await _new_log(tmp_path / "log.sqlite", made_up_run())

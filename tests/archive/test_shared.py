@@ -277,10 +277,12 @@ def test_a_reader_sees_one_state_and_can_change_nothing(address: str, tmp_path: 
 
 
 def test_questions_of_one_run_see_that_run_alone(address: str) -> None:
-    _write(address, [_RECORDS])
-    sql = "SELECT count(*) AS n FROM turns"
-    counted = [query_arrow(address, sql, run_id=run)["n"].to_pylist() for run in ("run-a", "none")]
-    assert counted == [list(query(address, sql).rows[0]), [0]]
+    _write(address, [stored([*made_up_run(), *made_up_run("run-b", updates=2)])])
+    for sql in ("SELECT count(*) AS n FROM turns", "SELECT count(*) AS n FROM win_rates"):
+        runs = [query_arrow(address, sql, run_id=run)["n"].to_pylist() for run in ("run-a", "run-b", "none")]
+        (a,), (b,), none = runs
+        assert query(address, sql).rows == [(a + b,)]
+        assert (0 < b < a, none) == (True, [0])
 
 
 def test_games_are_read_in_the_order_of_the_log(address: str) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from contextvars import copy_context
 from typing import Any, Final, TypeVar
 
@@ -37,27 +36,31 @@ def stopped() -> asyncio.Event:
 
 
 def iterate(items: AsyncGenerator[T, None]) -> Iterator[T]:
-    """Yield the items of an asynchronous generator; in a notebook it runs on a thread with a loop of its own.
+    """Yield the items of an asynchronous generator, which runs on a thread with a loop of its own.
 
-    When the caller stops early, the generator is closed where it waits.
+    When the caller stops early, or is interrupted, the generator is cancelled where it waits.
     """
+    asked: asyncio.Task[Any] | None = None
 
     async def following() -> T | object:
+        nonlocal asked
+        asked = asyncio.current_task()
         return await anext(items, _END)
 
     async def close() -> None:
         await items.aclose()
 
-    with ExitStack() as opened:
-        thread = opened.enter_context(ThreadPoolExecutor(1, "unstable-stream")) if is_loop_running() else None
+    runner = asyncio.Runner()
+    with ThreadPoolExecutor(1, "unstable-stream") as thread:
 
         def call(work: Callable[..., Any], *arguments: Any) -> Any:
-            if thread is None:
-                return work(*arguments)
             return thread.submit(copy_context().run, work, *arguments).result()
 
-        runner = asyncio.Runner()
-        opened.callback(call, runner.close)
-        opened.callback(lambda: call(runner.run, close()))
-        while (item := call(runner.run, following())) is not _END:
-            yield item
+        try:
+            while (item := call(lambda: runner.run(following()))) is not _END:
+                yield item
+        finally:
+            if asked is not None and not asked.done():
+                asked.get_loop().call_soon_threadsafe(asked.cancel)
+            call(lambda: runner.run(close()))
+            call(runner.close)

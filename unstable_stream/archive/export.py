@@ -71,7 +71,9 @@ def export_run(
     names = _known(tables or default_tables())
     if is_address(str(directory)):
         store = Store(checked_address(str(directory), "export"))
-        replaced = _replaced(store.address, bool(store.names()), store.read(MANIFEST), force)
+        old = store.read(MANIFEST)
+        # With ``force`` what has no manifest is the rest of an export that was interrupted.
+        replaced = _replaced(store.address, bool(old or (not force and store.names())), old, force)
         with tempfile.TemporaryDirectory(prefix="unstable-stream-export-") as made:
             with open_archive(archive, files=True, timeout_s=timeout_s) as connection:
                 manifest = _write(connection, run, names, Path(made))

@@ -64,7 +64,8 @@ class FileStore:
                 raise lacks_records(self.path)
             self.archive_id = archive_id
             stored = _positions(connection)
-            if next_record != self._next_record:  # others have written
+            # Others have written. Where rows of ours are not stored yet, they may have stored just as many.
+            if self._unstored or next_record != self._next_record:
                 found = connection.execute(_HASHES, [self._seen_up_to, next_record])
                 self._seen.add(np.asarray(found.fetchnumpy()["h"], dtype=np.uint64))
         self._next_record = self._seen_up_to = next_record

@@ -170,7 +170,7 @@ def connect_file(path: Path, *, read_only: bool, files: bool, timeout_s: float) 
         raise
     # Another version of the package wrote it last.
     connection.close()
-    if not os.access(path, os.W_OK):
+    if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
         raise ArchiveError(
             f"another version of the package has written the archive {path}, and here it can only be read: "
             "copy it, or read it once as a user who may write it"

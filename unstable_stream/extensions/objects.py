@@ -6,13 +6,12 @@ that only this process knows.
 
 import hashlib
 import inspect
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-
-import msgspec
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions.arguments import is_plain, remembered_arguments
@@ -49,7 +48,7 @@ def reference_to(kind: str, obj: object) -> str | dict[str, Any]:
         home = _home(type(obj))
         arguments = remembered_arguments(obj)
         if home is not None and arguments is not None and all(map(is_plain, arguments.values())):
-            return Reference(names.get(home, home), msgspec.json.decode(msgspec.json.encode(arguments))).spec
+            return Reference(names.get(home, home), json.loads(json.dumps(arguments))).spec
         bound = _bound_name(obj)
         if bound is not None:
             return bound

@@ -130,8 +130,8 @@ class Environment:
                 load(_KIND, own, "env_id")  # imported outside: it may bind the functions of `random`
             else:
                 _prepare_module(entry_point)
-            with_numpy = own is not None or _uses_numpy(entry_point)
-            self._randomness = PrivateRandomness(seed, with_numpy=with_numpy)
+            self._with_numpy = own is not None or _uses_numpy(entry_point)
+            self._randomness = PrivateRandomness(seed, with_numpy=self._with_numpy)
             with self._randomness:
                 self._env = _own_environment(own) if own else _textarena().make(self.env_id)
                 self._env.reset(num_players=num_players, seed=seed)
@@ -193,7 +193,7 @@ class Environment:
         if self._observation is None:
             raise GameError(f"{self._label}: no move is possible, the game has not begun or is over")
         try:
-            return would_accept(self._env, action, self.num_players)
+            return would_accept(self._env, action, self.num_players, with_numpy=self._with_numpy)
         except Exception as error:
             raise GameError(
                 f"{self._label}: cannot try {action[:200]!r} at turn {self.turn} on a copy: "

@@ -16,13 +16,13 @@ from unstable_stream.games.isolation import PrivateRandomness
 _WATCHED: Final = ("set_invalid_move", "set_winner")
 
 
-def would_accept(env: Any, action: str, num_players: int) -> bool:
+def would_accept(env: Any, action: str, num_players: int, *, with_numpy: bool = True) -> bool:
     """Return whether the environment would take ``action`` now without calling it invalid.
 
     An action at which the environment fails is not accepted either. Raises whatever :func:`copy.deepcopy`
-    raises.
+    raises. ``with_numpy``: whether the environment may use numpy's generator.
     """
-    with PrivateRandomness(0):
+    with PrivateRandomness(0, with_numpy=with_numpy):
         tried = _copied(env)
         complaints: list[str] = []
         state = getattr(tried, "state", None)

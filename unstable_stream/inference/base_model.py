@@ -271,8 +271,12 @@ def _directory_here(name: str) -> Path | None:
     if path is not None or not _may_be_id(name):
         return path
     from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
 
-    cached = try_to_load_from_cache(name, "tokenizer.json")
+    try:
+        cached = try_to_load_from_cache(name, "tokenizer.json")
+    except HFValidationError:
+        return None  # no name of a hub: a directory of another machine
     return Path(cached).parent if isinstance(cached, str) else None
 
 

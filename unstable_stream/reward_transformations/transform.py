@@ -57,8 +57,8 @@ class UnsavableState:
 
 def _keeping(stage: object) -> Iterator[object]:
     """Yield what may keep something that no ``state`` holds."""
-    if isinstance(inner := getattr(stage, "transforms", None), list):
-        for each in inner:
+    if isinstance(stage, ComposedTransforms):
+        for each in stage.transforms:
             yield from _keeping(each)
     elif not isinstance(stage, RewardTransform) or type(stage).state is RewardTransform.state:
         yield stage

@@ -10,11 +10,13 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Self
 
-from unstable_stream.errors import ConfigError, RunError
+from unstable_stream.errors import ConfigError, RunError, StoreError
 from unstable_stream.events import LearnerUpdate, RunResumed, RunStarted, event_id
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import record_from_event
+from unstable_stream.log.stores.adapter_format import WEIGHTS_FILE
+from unstable_stream.log.stores.checkpoint_files import sha256_of
 from unstable_stream.runs.base_model import keeps_base_model
 from unstable_stream.runs.code import code_in_use
 from unstable_stream.runs.config import RunConfig
@@ -44,8 +46,7 @@ _KEPT: Final = (
 def check_resumable(begun: RunConfig, config: RunConfig) -> None:
     """Refuse to resume a run if settings have changed that its derived events depend on.
 
-    The base model, and the adapter that a model began with, may be at another place, with the same weights:
-    the learner compares those of the adapter with the digest that the run recorded.
+    The base model, and the adapter that a model began with, may be at another place, with the same weights.
 
     Raises:
         ConfigError: a setting has changed; the message names each such key, with both values.
@@ -55,6 +56,10 @@ def check_resumable(begun: RunConfig, config: RunConfig) -> None:
     changed += [
         change for name in _KEPT for change in _changes(name, value_at(before, name), value_at(after, name))
     ]
+    for model in begun.model_names:
+        if model in config.model_names:
+            key = "learner" if model is None else f"trained_models.{model}"
+            changed += _changed_start(f"{key}.initial_lora_path", begun, config, model)
     changed += _changes("trained_models", begun.seats_by_model, config.seats_by_model)
     if changed:
         raise ConfigError(
@@ -62,6 +67,26 @@ def check_resumable(begun: RunConfig, config: RunConfig) -> None:
             f"{'; '.join(changed)}. Leave it, or take it into a new run that begins here with: "
             "unstable-stream fork RUN --set KEY=VALUE"
         )
+
+
+def _changed_start(name: str, begun: RunConfig, config: RunConfig, model: str | None) -> Iterator[str]:
+    before = begun.for_model(model).learner.initial_lora_path
+    after = config.for_model(model).learner.initial_lora_path
+    if before == after:
+        return
+    weights = _weights(name, before)
+    if before is not None and weights is None:
+        return  # it is there no more: the learner compares with the digest that the run recorded
+    if weights is None or weights != _weights(name, after):
+        yield f"{name} from {_shown(before)} to {_shown(after)}"
+
+
+def _weights(name: str, location: str | None) -> str | None:
+    """Return the digest of an adapter; ``None``: there is none."""
+    try:
+        return None if location is None else sha256_of(location, WEIGHTS_FILE)
+    except StoreError as error:
+        raise ConfigError(f"{name}: {error}") from error
 
 
 def check_plays(began: RunStarted) -> None:

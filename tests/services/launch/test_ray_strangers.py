@@ -27,7 +27,6 @@ assert ray.get(ray.remote(lambda: 42).remote()) == 42
 """
 
 
-@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_only_the_users_own_processes_can_use_the_ray_of_a_run(tmp_path: Path) -> None:

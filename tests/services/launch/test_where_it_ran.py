@@ -9,7 +9,7 @@ from tests.services.launch.test_engine_pool import drain
 from tests.whole_run.processes import History, LaunchedRun, run_command
 from unstable_stream.events import EnginesChanged, LearnerUpdate, PartChanged, RunFinished
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 
 _SETTINGS = (
     "learner.iterations=1000",

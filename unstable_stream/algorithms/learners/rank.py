@@ -8,17 +8,20 @@ sums (and, with dropout, for its random numbers).
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
 _T = TypeVar("_T")
 _TIMEOUT: Final = timedelta(minutes=30)
 """Longer than any update: a rank that waits for a slower one must not give up."""
+_BUCKET_ELEMENTS: Final = 2**24
+"""Gradients added up at a time: 64 MB in float32."""
 _LOOPBACK: Final = "lo"
 
 
@@ -70,12 +73,29 @@ class TorchRank(Rank):
             dist.destroy_process_group()
 
     def add_up(self, tensors: Sequence[Tensor]) -> None:
-        """Sum each tensor over the ranks, in place."""
-        for tensor in tensors:
-            dist.all_reduce(tensor)
+        """Sum each tensor over the ranks, in place, many of them in one message."""
+        for bucket in _buckets(tensors):
+            flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
+            dist.all_reduce(flat)
+            parts = torch.split(flat, [tensor.numel() for tensor in bucket])
+            for tensor, part in zip(bucket, parts, strict=True):
+                tensor.copy_(part.view_as(tensor))
 
     def gather(self, value: _T) -> list[_T]:
         """Return the value of every rank."""
         found: list[Any] = [None] * self.count
         dist.all_gather_object(found, value)
         return found
+
+
+def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    bucket: list[Tensor] = []
+    size = 0
+    for tensor in tensors:
+        if bucket and size + tensor.numel() > _BUCKET_ELEMENTS:
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(tensor)
+        size += tensor.numel()
+    if bucket:
+        yield bucket

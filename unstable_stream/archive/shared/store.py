@@ -226,7 +226,8 @@ class SharedStore:
     def _slots_of(self, places: Collection[LogPartition]) -> Mapping[LogPartition, int]:
         """Return the slots of these partitions, once each has one; they never change."""
         if not set(places) <= self._slots.keys():
-            self._slots = give_slots(self._table, places, self._timeout_s)
+            found = give_slots(self._table, places, self._timeout_s)
+            self._slots = {**self._slots, **found}  # the other thread may have asked for others
         return self._slots
 
     def _files(self, batch: RowBatch, standings: Mapping[LogPartition, WriterStanding]) -> list[TableFile]:

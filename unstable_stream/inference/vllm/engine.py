@@ -120,7 +120,7 @@ class VllmEngine:
             # Without a GPU vLLM gives the base model's tokens the adapter in the last slot (vLLM #48421).
             # Adapters take the first free slot: with one slot more than adapters loaded the last stays all
             # zeros.
-            rank = next(rank for rank in VLLM_LORA_RANKS if rank >= lora_rank)
+            rank = next((rank for rank in VLLM_LORA_RANKS if rank >= lora_rank), lora_rank)  # vLLM refuses it
             arguments |= {"enable_lora": True, "max_lora_rank": rank}
             arguments |= {"max_loras": max_loras + on_cpu, "max_cpu_loras": loaded + on_cpu}
         arguments |= extra_engine_args or {}

@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 from aiokafka import conn
 from aiokafka import errors as kafka
 from aiokafka.conn import create_conn
+from aiokafka.protocol.fetch import FetchRequest
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.log.kafka.errors import is_passing, translated
@@ -23,6 +24,8 @@ GONE_S: Final = 10
 """Seconds after which a silent broker is given up: as long as a cluster needs to elect leaders without it."""
 _PROBE_AFTER_S: Final = 4
 _PROBE_EVERY_S: Final = 2
+_FETCH_FROM_LEADERS: Final = 10
+"""The last version of the request to fetch that a follower refuses."""
 _OPTIONS: Final = {
     # What was sent and not acknowledged for so long ends the connection. Linux alone has it.
     "TCP_USER_TIMEOUT": GONE_S * 1000,
@@ -51,6 +54,9 @@ class _Connection(conn.AIOKafkaConnection):  # type: ignore[misc]  # aiokafka ha
         for name, value in _OPTIONS.items():
             if hasattr(socket, name):
                 connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        # A follower refuses this version; it answers later ones from a log that may be shorter.
+        lowest, highest = self._versions[FetchRequest.API_KEY]
+        self._versions[FetchRequest.API_KEY] = lowest, min(highest, _FETCH_FROM_LEADERS)
         return reader, writer
 
 

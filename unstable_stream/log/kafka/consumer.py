@@ -154,6 +154,8 @@ class KafkaConsumer(ConsumerHandle):
         # Who takes few records at a time leaves the others in memory: for these nobody waits.
         if self._standstill.is_certain(self._reading.waiting):
             await self._read_anew()
+            if self._group is not None:
+                return []  # its owner lets go of its partitions before it is given others
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         if self._group is not None and not self._consumer.subscription():

@@ -20,7 +20,7 @@ _IN_SYNC: Final = "min.insync.replicas"
 _BY_SIZE: Final = "retention.bytes"
 _SET_ON_TOPIC: Final = 1  # source of a setting: set on this topic, not a default of the broker or of Kafka
 _GROUPS_AT_ONCE: Final = 16
-_LOOKS: Final = 4
+_LOOKS: Final = 10
 _LOOK_S: Final = 0.3
 _NAMED: Final = 20  # the most topics named in a message
 

@@ -189,9 +189,9 @@ class Collector:
                     keeper.result()  # raises its error
                 if self._schedule.training_finished:
                     await self._cancel_training()
-                if snapshots.since.is_due(time.monotonic()):
+                if snapshots.fits and snapshots.since.is_due(time.monotonic()):
                     await self._save(producer, consumer.positions(), snapshots)
-            if snapshots.since.records:
+            if snapshots.fits and snapshots.since.records:
                 try:
                     await self._save(producer, consumer.positions(), snapshots)
                 except EventLogError as error:  # also a collector that has taken over: it saves its own

@@ -148,7 +148,9 @@ class CollectorSnapshots:
         self._measuring = measuring
         self._saved_checkpoints: set[str] = set()
         self.since = SinceSnapshot(pace)
-        """The records that were folded since the last one was saved, or was found too large."""
+        """The records that were folded since the last one was saved."""
+        self.fits = True
+        """False once one was too large: none is made any more."""
 
     async def load(self) -> Positions:
         """Let the schedules go on from the last snapshot; return its positions: none if there is none that
@@ -175,6 +177,7 @@ class CollectorSnapshots:
         """
         states = self._states(await self._event_log.log_id(), positions)
         if len(states[_STATE]) > MOST_BYTES:
+            self.fits = False
             _log.warning(
                 "snapshot not saved: a restart reads the whole run",
                 run=self._run_id,

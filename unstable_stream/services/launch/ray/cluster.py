@@ -335,7 +335,7 @@ def beside(placement: Placement, share: Share, *, deadline_s: float = _DEADLINE_
     return {**actor_options(placement, share, deadline_s=deadline_s), "num_gpus": 0}
 
 
-ANYWHERE: Final = {"num_cpus": 0.001, "scheduling_strategy": "SPREAD"}
+ANYWHERE: Final = {"num_cpus": 0, "memory": 1, "scheduling_strategy": "SPREAD"}
 """Options of an actor that computes on no GPU, for any machine that has cores."""
 
 
