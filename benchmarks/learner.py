@@ -3,10 +3,10 @@
 The straightforward loop cuts the batch in order into micro-batches, pads all of them to the batch's
 longest sample, lets the model compute logits for every position, and masks. Loss, LoRA and optimizer are
 the same, and so is the gradient. ``--against compiled`` compares with our own learner whose decoder layers
-go through ``torch.compile``. Shapes: the tiny player with its short turns; a small model whose output
-head is a quarter of it, as in a 1.7B Qwen3; 17 million parameters; and the size of SmolLM2-135M. Every
-measurement is a fresh process with one thread, so that one side's memory does not hide in the other's. Time
-is CPU time.
+go through ``torch.compile``, ``--against peft`` with PEFT's own adapter layers in it. Shapes: the tiny player
+with its short turns; a small model whose output head is a quarter of it, as in a 1.7B Qwen3; 17 million
+parameters; and the size of SmolLM2-135M. Every measurement is a fresh process with one thread, so that one
+side's memory does not hide in the other's. Time is CPU time.
 
 After the table it says how much at most there is to save in these batches: their padding, and the output
 head where nothing is trained (:func:`at_most`). ``--overhead`` measures what the way to cut a batch into
@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import peft
@@ -152,8 +153,12 @@ def _measure(side: str, shape: str, model_path: str, updates: int) -> dict[str, 
     samples = _batch(shape)
     rows = _ROWS[shape]
     loop = ours = None
-    if side in ("ours", "compiled"):
-        ours = _learner(model_path, samples, rows)
+    if side in ("ours", "compiled", "peft"):
+        if side == "peft":
+            with mock.patch("unstable_stream.algorithms.learners.lora.fuse_adapters"):
+                ours = _learner(model_path, samples, rows)
+        else:
+            ours = _learner(model_path, samples, rows)
         if side == "compiled":
             for layer in ours.policy.model.get_decoder().layers:
                 layer.compile(dynamic=True)
@@ -252,12 +257,12 @@ def main() -> None:
     arguments.add_argument("--shape", choices=sorted(_SHAPES), default=None, help="only this shape")
     arguments.add_argument(
         "--against",
-        choices=["loop", "compiled"],
+        choices=["loop", "compiled", "peft"],
         default="loop",
-        help="the padded loop, or ours with its decoder layers through torch.compile",
+        help="the padded loop, or ours: with decoder layers through torch.compile, or PEFT's adapter layers",
     )
     arguments.add_argument(
-        "--side", choices=["ours", "loop", "compiled"], default=None, help=argparse.SUPPRESS
+        "--side", choices=["ours", "loop", "compiled", "peft"], default=None, help=argparse.SUPPRESS
     )
     arguments.add_argument("--model", default=None, help=argparse.SUPPRESS)
     arguments.add_argument(

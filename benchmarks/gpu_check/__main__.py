@@ -1,10 +1,11 @@
 """Check a GPU part by part: ``make gpu-check``, or ``python -m benchmarks.gpu_check --json gpu.json``.
 
 The parts, each for every shape: ``learner`` (trained tokens a second and peak memory, with and without
-recomputed activations), ``transformers`` and ``vllm`` (tokens a second beside the bare library's on the same
-prompts), ``agreement`` (the learner's probability over the engine's for the tokens of an adapter), ``run`` (a
-short whole run, audited). What cannot be measured is skipped and says why. The exit code is 1 if a part
-failed for another reason than a missing package, GPU or memory.
+recomputed activations), ``launches`` (whether the GPU waits for the CPU), ``transformers`` and ``vllm``
+(tokens a second beside the bare library's on the same prompts), ``agreement`` (the learner's probability over
+the engine's for the tokens of an adapter), ``run`` (a short whole run, audited). What cannot be measured is
+skipped and says why. The exit code is 1 if a part failed for another reason than a missing package, GPU or
+memory.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-_PARTS: Final = ("learner", "transformers", "agreement", "vllm", "run")
+_PARTS: Final = ("learner", "launches", "transformers", "agreement", "vllm", "run")
 _SHAPES: Final = ("tiny", "0.6B", "1.7B", "4B", "8B")
 _ENDING_S: Final = 20.0
 """Seconds that a part has to end its processes once its time is up. Then it is killed."""
@@ -180,7 +181,7 @@ class _Check:
                 console.print(f"{where}: failed: {result['failed']}", markup=False)
 
 
-_NAMES: Final = ("backend", "engine", "recompute", "length", "policy")
+_NAMES: Final = ("backend", "engine", "adapters", "recompute", "length", "policy")
 """What a row is about; the rest was measured."""
 
 

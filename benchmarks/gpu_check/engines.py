@@ -10,6 +10,7 @@ from typing import Any, Final
 import torch
 import transformers
 
+from benchmarks.gpu_check.foretold import foretold_gib
 from benchmarks.gpu_check.job import (
     GIB,
     Job,
@@ -49,6 +50,7 @@ def measure_transformers(job: Job) -> Iterator[Row]:
                 reset_peak(job.device)
                 _complete(runner, engine, prompts, tokens)
                 row["peak_gib"] = round(peak_gib(job.device) - bare_gib, 2)
+                row["foretold_gib"] = foretold_gib(job, length)["engine 0"]
                 row |= _compare(
                     job,
                     partial(_complete, runner, engine, prompts, tokens),

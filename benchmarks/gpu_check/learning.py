@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 import numpy as np
 import torch
 import transformers
 
+from benchmarks.gpu_check.foretold import Recompute, foretold_gib, model_flops_utilization
 from benchmarks.gpu_check.job import (
     Job,
     Row,
@@ -23,16 +24,15 @@ from unstable_stream.algorithms.learners.settings import LearnerSettings
 from unstable_stream.algorithms.learners.standard_learner import StandardLearner
 from unstable_stream.algorithms.update_decisions import TrainingSample
 from unstable_stream.inference.engine import Adapter, Completion
+from unstable_stream.inference.model_config import read_shape
 
 Learner = StandardLearner
 
-_Recompute: TypeAlias = Literal["none", "activation_checkpointing", "gradient_checkpointing"]
-
-_RECOMPUTE: Final[tuple[_Recompute, ...]] = ("none", "activation_checkpointing", "gradient_checkpointing")
+_RECOMPUTE: Final[tuple[Recompute, ...]] = ("none", "activation_checkpointing", "gradient_checkpointing")
 
 
 def make_learner(
-    job: Job, *, batch_size: int = 64, recompute: _Recompute = "none", learning_rate: float = 1e-4
+    job: Job, *, batch_size: int = 64, recompute: Recompute = "none", learning_rate: float = 1e-4
 ) -> Learner:
     """Return a learner of rank 32 on the job's device, with the defaults of a run for all else."""
     return StandardLearner(
@@ -68,7 +68,7 @@ def measure_learner(job: Job) -> Iterator[Row]:
         for length in job.lengths:
             row: Row = {"recompute": recompute, "length": length}
             count = max(1, job.batch_tokens // length)
-            samples = _samples(vocabulary, count, length)
+            samples = samples_of(vocabulary, count, length)
             reset_peak(job.device)
             try:
                 learner = learner or make_learner(
@@ -87,7 +87,11 @@ def measure_learner(job: Job) -> Iterator[Row]:
                 "tokens_per_s": round(count * length / median),
                 "trained_tokens_per_s": round(trained / median),
                 "seconds": [round(one, 3) for one in seconds],
+                "mfu": model_flops_utilization(
+                    read_shape(job.model), length, count * length, trained, median
+                ),
                 "peak_gib": round(peak_gib(job.device), 2),
+                "foretold_gib": foretold_gib(job, length, recompute)["learner"],
             }
         learner = None
         free()
@@ -95,7 +99,7 @@ def measure_learner(job: Job) -> Iterator[Row]:
 
 def trained_adapter(job: Job, learner: Learner) -> Adapter:
     """Make a few updates that plainly change the policy, and return their checkpoint."""
-    samples = _samples(vocabulary_of(job.model), 8, min(job.lengths))
+    samples = samples_of(vocabulary_of(job.model), 8, min(job.lengths))
     for _ in range(4):
         learner.update(samples, learner.step + 1)
     return Adapter(f"ckpt-{job.part}-{job.shape}", learner.save().path)
@@ -125,7 +129,7 @@ def _seconds(learner: Learner, samples: list[TrainingSample], device: str) -> fl
     return seconds_of(lambda: learner.update(samples, learner.step + 1), device)
 
 
-def _samples(vocabulary: int, count: int, length: int) -> list[TrainingSample]:
+def samples_of(vocabulary: int, count: int, length: int) -> list[TrainingSample]:
     """Half of each is prompt, half completion."""
     half = length // 2
     rng = np.random.default_rng(1)

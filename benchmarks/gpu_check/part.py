@@ -48,6 +48,10 @@ def _measure(job: Job) -> Iterator[Row]:
         from benchmarks.gpu_check.learning import measure_learner
 
         yield from measure_learner(job)
+    elif job.part == "launches":
+        from benchmarks.gpu_check.launches import measure_launches
+
+        yield from measure_launches(job)
     elif job.part == "transformers":
         from benchmarks.gpu_check.engines import measure_transformers
 

@@ -12,10 +12,13 @@ import pytest
 import torch
 
 from benchmarks.gpu_check.engines import measure_agreement, measure_transformers
+from benchmarks.gpu_check.foretold import model_flops_utilization
 from benchmarks.gpu_check.job import Job, Row
+from benchmarks.gpu_check.launches import measure_launches
 from benchmarks.gpu_check.learning import measure_learner
 from benchmarks.gpu_check.shapes import build_model
 from benchmarks.gpu_check.whole_run import measure_run
+from unstable_stream.inference.model_config import ModelShape
 
 pytestmark = pytest.mark.longer
 
@@ -66,6 +69,35 @@ def test_the_learner_is_measured_at_each_length_with_and_without_recomputing(mea
         for length in (32, 64)
     ]
     assert all(row["trained_tokens_per_s"] > 0 and row["peak_gib"] > 0 for row in rows)
+    assert all(row["foretold_gib"] > 0.5 and row["mfu"] is None for row in rows)  # no GPU, no peak to compare
+
+
+def test_the_share_of_the_peak_counts_what_an_adapter_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "NVIDIA H100 80GB HBM3")
+    shape = ModelShape(
+        parameters=100 + 7 * 4,
+        stored_bytes=0,
+        layers=2,
+        hidden=4,
+        intermediate=8,
+        heads=2,
+        key_heads=1,
+        head_size=3,
+        vocabulary=7,
+        max_positions=10,
+        tied=True,
+    )
+    # 4 x 100 x 20 in the layers, 4 x 28 x 5 in the head, 3 x 2 x 2 x 10 x 6 x 20 in attention.
+    operations = 8_000 + 560 + 14_400
+    used = model_flops_utilization(shape, length=10, tokens=20, trained=5, seconds=operations / 989e12)
+    assert used == 1.0
+
+
+def test_an_update_is_timed_with_both_kinds_of_adapter_layers(measured: Measured) -> None:
+    rows = measured(measure_launches)
+    assert [row["adapters"] for row in rows] == ["PEFT's", "fused"]
+    assert all(row["ms"] > 0 and row["kernels"] == 0 for row in rows)  # no GPU
 
 
 def test_the_engine_is_measured_beside_the_bare_library(measured: Measured) -> None:

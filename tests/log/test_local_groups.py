@@ -6,7 +6,7 @@ import socket
 import sqlite3
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
@@ -30,8 +30,10 @@ LONG_S = 60
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "log.sqlite"
+def path() -> Iterator[Path]:
+    # A short one, so that sockets lie beside the log and go with it.
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory) / "log.sqlite"
 
 
 @pytest.fixture

@@ -25,6 +25,8 @@ from unstable_stream.errors import LearnerError
 
 _CHUNK_ELEMENTS: Final = 2**24
 """Logits per chunk: 64 MB in float32."""
+_GPU_CHUNK_ELEMENTS: Final = 2**26
+"""Each chunk costs the time of many launches."""
 
 _LEAST_SAVING: Final = 0.1
 """Share of a micro-batch's tokens that sharing its prefix must save: below it the second pass costs more."""
@@ -97,7 +99,8 @@ class CompletionScorer:
         self, states: Tensor, targets: Tensor, temperatures: Tensor, *, entropy_grad: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Return log-probability and entropy of each target, float32[N] both, from its state [N, hidden]."""
-        chunk = max(1, _CHUNK_ELEMENTS // self._head.weight.shape[0])
+        elements = _GPU_CHUNK_ELEMENTS if states.is_cuda else _CHUNK_ELEMENTS
+        chunk = max(1, elements // self._head.weight.shape[0])
         if len(targets) <= chunk and not self._always_recompute:
             return self._score(states, targets, temperatures, entropy_grad)
         score = self._score_again if self._trains_head() else self._score_ahead

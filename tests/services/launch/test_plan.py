@@ -113,7 +113,7 @@ def test_the_learners_memory_follows_its_settings() -> None:
         (1024 + 2048) + 2 * (1024 + 1024) + (2048 + 1024) + 3 * (1024 + 3072)
     )
     recomputed = learner(activation_checkpointing=True).parts["activations"]
-    assert recomputed == pytest.approx(plain.parts["activations"] / 2)
+    assert recomputed == pytest.approx(plain.parts["activations"] * 0.45)
     assert learner(gradient_checkpointing=True) == learner(activation_checkpointing=True)
     few = learner(max_train_len=256, mini_batch_size=2).parts["activations"]
     assert plain.parts["activations"] == pytest.approx(2 * few), "1024 tokens of a micro-batch on a CPU"
@@ -168,6 +168,19 @@ def test_a_cache_of_bounded_size_holds_the_turns_in_flight() -> None:
         (vllm(kv_cache_gb=3), 3 * GIB),
     ):
         assert engine_parts(settings)["key-value cache"] == size
+
+
+def test_on_a_gpu_the_cache_is_half_of_what_is_left_and_stands_twice_while_it_grows() -> None:
+    def cache(gib: float) -> tuple[int, float]:
+        plan = plan_shape(config(), SMALL, two_gpus(gib, 80))
+        fraction = plan.placement.engines[0].memory_fraction or 1.0
+        return need(plan, "engine 0").parts["key-value cache"], fraction * gib * GIB
+
+    rows = config().collector.num_workers + config().collector.num_eval_workers
+    wanted = rows * 1024 * 2 * 28 * 8 * 128 * 2  # bfloat16
+    assert cache(1000)[0] == wanted * 3 // 2
+    store, room = cache(8)
+    assert store == pytest.approx((room - 600 * 2**20 - 2 * SMALL.parameters) / 2 * 3 / 2)
 
 
 def test_vllm_without_a_gpu_holds_adapters_twice_and_its_largest_batch() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers.pytorch_utils import Conv1D
 
+from unstable_stream.algorithms.learners.adapted_linear import fuse_adapters
 from unstable_stream.algorithms.learners.base_model import (
     copy_weights,
     layers_named,
@@ -87,6 +88,7 @@ def build_policy(
             ) from error
     for parameter in _adapter_parameters(model).values():
         parameter.data = parameter.data.float()
+    fuse_adapters(model)
     return model.to(device)
 
 
@@ -205,11 +207,12 @@ def load_adapter_directory(model: nn.Module, directory: Path, settings: LoraSett
     load_adapter_weights(model, weights, origin=str(directory))
 
 
-def checkpoint_activations(model: Any) -> None:  # a transformers model
+def checkpoint_activations(model: Any, *, random: bool) -> None:  # a transformers model
     """Recompute every decoder layer in the backward pass instead of keeping its activations.
 
     It costs about a third more time. Unlike Hugging Face's ``gradient_checkpointing``, it works with every
-    model.
+    model. ``random``: the layers draw random numbers, which must be the same both times; a GPU has to be
+    waited for to keep the state of its generator.
     """
     layers = getattr(model.get_decoder(), "layers", None)
     if not isinstance(layers, nn.ModuleList):
@@ -218,14 +221,16 @@ def checkpoint_activations(model: Any) -> None:  # a transformers model
             "use gradient_checkpointing instead"
         )
     for layer in layers:
-        _recompute(layer)
+        _recompute(layer, random)
 
 
-def _recompute(layer: Any) -> None:  # the type system does not allow replacing a module's forward
+def _recompute(
+    layer: Any, random: bool
+) -> None:  # the type system does not allow replacing a module's forward
     forward = layer.forward
 
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
-        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+        return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=random, **kwargs)
 
     layer.forward = checkpointed
 

@@ -46,10 +46,12 @@ class Policy:
             )
         if settings.initial_lora_path is not None:
             load_adapter_directory(self.model, Path(settings.initial_lora_path), self._lora)
+        # The base model's own dropout is off.
+        random = self._lora.lora_dropout > 0 and not self._whole
         if settings.gradient_checkpointing:
-            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+            self.model.gradient_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": random})
         elif settings.activation_checkpointing:
-            checkpoint_activations(self.model)
+            checkpoint_activations(self.model, random=random)
         self.model.train()
 
     @property

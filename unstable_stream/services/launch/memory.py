@@ -35,12 +35,16 @@ _GPU_MICRO_BATCH_TOKENS: Final = 4096
 _PREFILL_TOKENS: Final = 4096
 _VLLM_PREFILL_TOKENS: Final = 2048
 _LOGIT_CHUNK: Final = 2**24
+_GPU_LOGIT_CHUNK: Final = 2**26
 _STORE: Final = 4 * GIB
-"""Bounds of the learner's micro-batches and of the engines; the same numbers as there."""
+"""On a CPU. Bounds of the learner's micro-batches and of the engines; the same numbers as there."""
 _FRAGMENTATION: Final = 1.85
-"""On a CPU the allocator of glibc keeps freed activations in pieces that later ones do not fit into."""
-_RECOMPUTED: Final = 0.5
-"""For the same reason recomputing activations saves no more than half of them on a CPU."""
+_ADAPTER_FRAGMENTATION: Final = 1.35
+"""On a CPU the allocator of glibc keeps freed activations in pieces that later ones do not fit into; fewer
+where a learner trains an adapter.
+"""
+_RECOMPUTED: Final = 0.45
+"""For the same reason recomputing activations leaves so much of them on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +106,10 @@ def _learner(config: RunConfig, shape: ModelShape, share: Share) -> Need:
             activations = max(activations, trained_layers * layer * _RECOMPUTED)
     else:
         activations = trained_layers * layer
+    fragmentation = _FRAGMENTATION if whole else _ADAPTER_FRAGMENTATION
     # Logits, their logarithm, its exponential and a gradient, of one chunk.
-    logits = 4 * 4 * min(scored * shape.vocabulary, max(_LOGIT_CHUNK, shape.vocabulary))
+    chunk = _GPU_LOGIT_CHUNK if on_gpu else _LOGIT_CHUNK
+    logits = 4 * 4 * min(scored * shape.vocabulary, max(chunk, shape.vocabulary))
     if whole:
         # All float32 for every number format, which says only what activations are; autocast keeps a copy.
         trained = {
@@ -118,7 +124,7 @@ def _learner(config: RunConfig, shape: ModelShape, share: Share) -> Need:
     parts = {
         "libraries": _CUDA_CONTEXT if on_gpu else _LEARNER_LIBRARIES + _actor(config),
         **trained,
-        "activations": int(activations * (1.0 if on_gpu else _FRAGMENTATION)),
+        "activations": int(activations * (1.0 if on_gpu else fragmentation)),
         "logits": logits,
     }
     loading = 0 if on_gpu else shape.stored_bytes
@@ -175,11 +181,26 @@ def _engine(config: RunConfig, shape: ModelShape, placement: Placement, share: S
         "libraries": _CUDA_CONTEXT if on_gpu else _ENGINE_LIBRARIES + _actor(config),
         "weights": value * shape.parameters,
         **loaded,
-        "key-value cache": min(_STORE, wanted),
+        "key-value cache": _store(wanted, value * shape.parameters, placement, share),
         "activations": _step(shape, prefill, rows, value, on_gpu=on_gpu),
     }
     loading = 0 if on_gpu else _file_beside(shape, value)
     return _need(share.service, "GPU" if on_gpu else "host", parts, ("libraries", "weights"), loading)
+
+
+def _store(wanted: int, weights: int, placement: Placement, share: Share) -> int:
+    """Return the most that the keys and values of an engine take, of what the longest turns want.
+
+    On a GPU the engine takes half of what its share leaves beside the weights. While the store grows to twice
+    its rows there, the old one stands beside the new.
+    """
+    if share.num_gpus == 0:
+        return min(_STORE, wanted)
+    total = placement.machines[share.machine].gpu_bytes
+    if total is not None:
+        left = int((share.memory_fraction or 1.0) * total) - _CUDA_CONTEXT - weights
+        wanted = min(wanted, max(0, left) // 2)
+    return wanted * 3 // 2
 
 
 def _step(shape: ModelShape, tokens: int, rows: int, value: int, *, on_gpu: bool) -> int:
