@@ -50,10 +50,10 @@ from unstable_stream.runs.context import RunContext
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.placement import place
 from unstable_stream.services.launch.plan import this_machine
+from unstable_stream.services.launch.ray.actors import RayRolloutWorker, RolloutActor
 from unstable_stream.services.launch.ray.cluster import start_local, stop_local
 from unstable_stream.services.launch.ray.engine import EngineActor, RemoteEngine
 from unstable_stream.services.launch.ray.engine_pool import RayEngine
-from unstable_stream.services.launch.ray.rollout import RayRolloutWorker, RolloutActor
 
 Chain = list[list[int]]
 """The prompts of one game in the order of its moves."""

@@ -7,9 +7,11 @@ from typing import Any, TypeVar
 
 from typer.testing import CliRunner, Result
 
+from tests.archive.history import stored
 from tests.history.proofs.recorded_run import record_run
 from unstable_stream.api.place import Place
 from unstable_stream.api.serving import archive
+from unstable_stream.archive import ArchiveWriter
 from unstable_stream.events import Event
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.records import record_from_event
@@ -39,6 +41,14 @@ def append(data: Path, events: Sequence[Event]) -> None:
         await log.append([record_from_event(event) for event in events])
 
     on_log(data, write)
+
+
+def archived(data: Path, events: Sequence[Event]) -> Path:
+    """Archive events, which are on no log, in the file of a data directory; return the file."""
+    path = DataDir(data).archive_file
+    with ArchiveWriter(path) as writer:
+        writer.write(stored(list(events)))
+    return path
 
 
 def recorded(data: Path, *runs: str, **how: Any) -> Place:

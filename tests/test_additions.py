@@ -129,11 +129,11 @@ def test_an_algorithm_is_its_class_and_its_settings(edit: Edit, tmp_path: Path) 
 
 def test_an_event_is_its_struct_its_topic_and_its_table(edit: Edit, tmp_path: Path) -> None:
     edit("unstable_stream/events/toys.py", "", TOY_EVENT)
-    first = "from unstable_stream.events.storable import"
+    first = "from unstable_stream.events.storable import storable_text"
     edit("unstable_stream/events/__init__.py", first, f"from unstable_stream.events import toys\n{first}")
     edit("topics/toys.toml", "", TOY_TOPIC)
-    tables = "unstable_stream/archive/tables/operations.py"
-    edit(tables, "TABLES = (", "from unstable_stream.events.toys import ToyMoved\n\nTABLES = (")
+    tables = "unstable_stream/archive/tables/typed.py"
+    edit(tables, "\nOPERATIONS = (", "from unstable_stream.events.toys import ToyMoved\n\nOPERATIONS = (")
     edit(
         tables,
         '    TableDefinition(\n        "part_changes",',

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import typer
 
-from tests.archive.history import made_up_run, stored
+from tests.archive.history import made_up_run
 from tests.documented_code import Block, blocks_of, commands_in, script_of
-from tests.places import append
-from unstable_stream.archive import ArchiveWriter, query
+from tests.places import append, archived
+from unstable_stream.archive import query
 from unstable_stream.ui.cli import app
 
 ROOT = Path(__file__).parents[1]
@@ -57,11 +57,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with ``unstable-data``: the log and the archive of a made-up run."""
     place = tmp_path_factory.mktemp("documented")
     data = place / "unstable-data"
-    data.mkdir()
-
     append(data, made_up_run())
-    with ArchiveWriter(data / "archive.duckdb") as writer:
-        writer.write(stored(made_up_run()))
+    archived(data, made_up_run())
     return place
 
 

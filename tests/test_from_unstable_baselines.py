@@ -74,42 +74,6 @@ NAMES: Final[dict[str, str]] = {
     "Algorithms, templates, logging": "Reinforce default qwen3-zs utils/logging.py",
 }
 
-# What it promises without a name of its own, in the words of our page.
-PROMISES: Final = (
-    "the quick start",
-    "three loops (collect, train, rate) that do not wait for each other",
-    "at least two GPUs",
-    "collection ends with the last update",
-    "the win rate against a fixed opponent rises",
-    "installed with `pip install`, beside a checkout of TextArena",
-    "the learner looks for data every 0.2 s",
-    "LoRA hot swap",
-    "orderly shutdown",
-    "a model of OpenRouter",
-    "a Hugging Face model as opponent",
-    "the mode is switched after some hundred games",
-    "ELO scores",
-    "several learners compete for samples",
-    "16 evaluation games always run, with the newest checkpoint",
-    "evaluation leakage avoided by separate environments",
-    "`add_checkpoint` of another",
-    "a checkpoint inherits μ and σ",
-    "inactive checkpoints as fixed opponents",
-    "applied in this order: final, step, sampling",
-    "prioritised replay by a `buffer_strategy` of one's own",
-    "only LoRA weights are trained",
-    "`torch.autocast(bfloat16)`",
-    "old adapters may be pruned",
-    "metrics can be asked for offline",
-    "custom scalars under a prefix",
-    "derived metrics, computed offline",
-    "throughput, ratings, match counts, exploration, format success",
-    "PPO",
-    "A2C",
-    "custom algorithms",
-    "custom code in the script that starts the run",
-    "memory by model and GPU, to be done",
-)
 
 _SPAN = re.compile(r"`([^`]+)`")
 _PROOF = re.compile(r"\[`(test_\w+)`\]\(\.\./(tests/[\w/]+\.py)\)")
@@ -144,23 +108,11 @@ def defined_in(file: str) -> frozenset[str]:
     return frozenset(re.findall(r"^(?:async )?def (\w+)\(", (ROOT / file).read_text(), re.MULTILINE))
 
 
-def test_every_name_and_promise_of_the_ancestors_documentation_has_a_row() -> None:
+def test_every_name_of_the_ancestors_documentation_has_a_row() -> None:
     assert list(sections()) == list(NAMES)
     for heading, rows in sections().items():
         named = {word for there, _, _ in rows for word in words(there)}
         assert set(NAMES[heading].split()) - named == set(), heading
-    assert set(PROMISES) - {there for _, there, _, _ in ROWS} == set()
-
-
-def test_no_row_can_be_deleted_unnoticed() -> None:
-    """Each has a name that no other row of its section has, or is a promise of the list."""
-    unnoticed = []
-    for heading, rows in sections().items():
-        for there, _, _ in rows:
-            others = {word for other, _, _ in rows if other != there for word in words(other)}
-            if not (words(there) & set(NAMES[heading].split())) - others and there not in PROMISES:
-                unnoticed.append(f"{heading}: {there}; add it to PROMISES")
-    assert unnoticed == []
 
 
 def test_every_row_is_proven_by_tests_that_exist() -> None:

@@ -36,35 +36,6 @@ def test_a_share_is_that_of_the_games() -> None:
     assert algorithms.shares([0.5, None]) == ".500, –"
 
 
-def test_tables_of_exploitability_have_a_line_for_each_seed() -> None:
-    """A column for each update, and their mean; or one for each number of checkpoints that are mixed."""
-    rows = [
-        {"game": "kuhn_poker", "seed": str(seed), "update": str(update), "nash_conv": str(1 + seed - update)}
-        for seed in range(3)
-        for update in (0, 1)
-    ]
-    assert exploitability.table("kuhn_poker", rows).splitlines() == [
-        "| Kuhn poker, update | 0 | 1 |",
-        "|---|---|---|",
-        "| seed 0 | 1.000 | .000 |",
-        "| seed 1 | 2.000 | 1.000 |",
-        "| seed 2 | 3.000 | 2.000 |",
-        "| mean | 2.000 | 1.000 |",
-    ]
-    mixed = [
-        {"game": "kuhn_poker", "seed": str(seed), "last": str(last), "nash_conv": str(seed + last / 100)}
-        for seed in range(3)
-        for last in (1, 5, 10, 41)
-    ]
-    assert exploitability.mixture_table(mixed).splitlines() == [
-        "| Kuhn poker, NashConv | the last alone | one of the last 5 | of the last 10 | of all 41 |",
-        "|---|---|---|---|---|",
-        "| seed 0 | .010 | .050 | .100 | .410 |",
-        "| seed 1 | 1.010 | 1.050 | 1.100 | 1.410 |",
-        "| seed 2 | 2.010 | 2.050 | 2.100 | 2.410 |",
-    ]
-
-
 def test_who_has_drawn_a_policy_plays_it_where_it_leads() -> None:
     """Of always betting and always passing: who has passed and is bet against has drawn the second."""
     pytest.importorskip("pyspiel")

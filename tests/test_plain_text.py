@@ -13,10 +13,9 @@ import pytest
 from rich.table import Column, Table
 from rich.text import Text
 
-from tests.archive.history import made_up_run, stored
-from tests.places import append
+from tests.archive.history import made_up_run
+from tests.places import append, archived
 from tests.services.tracking.test_terminal_interface import CONFIG
-from unstable_stream.archive import ArchiveWriter
 from unstable_stream.console import get_logger, plain, plain_console
 from unstable_stream.events import Event, GameStarted, decode_event, encode_event
 from unstable_stream.runs.run_view import RunView
@@ -83,8 +82,7 @@ def _renamed(event: Event) -> Event:
 def test_commands_print_names_as_text_on_a_terminal_that_has_only_ascii(tmp_path: Path) -> None:
     events = [_renamed(event) for event in made_up_run(updates=2)]
     append(tmp_path / "unstable-data", events)
-    with ArchiveWriter(tmp_path / "unstable-data" / "archive.duckdb") as writer:
-        writer.write(stored(events))
+    archived(tmp_path / "unstable-data", events)
     game = next(event.game_id for event in events if isinstance(event, GameStarted))
     commands = [
         ("runs", "--table"),

@@ -7,96 +7,61 @@ loaded when they are first asked for, so that the import is quick and loads neit
 import importlib
 from typing import TYPE_CHECKING
 
-from unstable_stream.version import __version__
+from unstable_stream.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from unstable_stream import algorithms, reward_transformations
-    from unstable_stream.algorithms import A2C, PPO, Reinforce
-    from unstable_stream.api.build import build, list_runs, load, sql
-    from unstable_stream.api.evaluation import evaluation
-    from unstable_stream.api.exploitability import exploitability
-    from unstable_stream.api.games import Game
-    from unstable_stream.api.push import push
-    from unstable_stream.api.run import Run, open_run
-    from unstable_stream.api.shorthand import EvalEnvSpec, TrainEnvSpec
-    from unstable_stream.api.tables import Table
-    from unstable_stream.api.tournament import tournament
-    from unstable_stream.api.unstable_baselines import (
-        Collector,
-        ModelPool,
-        StandardLearner,
-        StepBuffer,
-        TerminalInterface,
-        Tracker,
+    from unstable_stream import algorithms as algorithms
+    from unstable_stream import reward_transformations as reward_transformations
+    from unstable_stream.algorithms import A2C as A2C
+    from unstable_stream.algorithms import PPO as PPO
+    from unstable_stream.algorithms import Reinforce as Reinforce
+    from unstable_stream.api.build import build as build
+    from unstable_stream.api.build import list_runs as list_runs
+    from unstable_stream.api.build import load as load
+    from unstable_stream.api.build import sql as sql
+    from unstable_stream.api.evaluation import evaluation as evaluation
+    from unstable_stream.api.exploitability import exploitability as exploitability
+    from unstable_stream.api.games import Game as Game
+    from unstable_stream.api.push import push as push
+    from unstable_stream.api.run import Run as Run
+    from unstable_stream.api.run import open_run as open_run
+    from unstable_stream.api.shorthand import EvalEnvSpec as EvalEnvSpec
+    from unstable_stream.api.shorthand import TrainEnvSpec as TrainEnvSpec
+    from unstable_stream.api.tables import Table as Table
+    from unstable_stream.api.tournament import tournament as tournament
+    from unstable_stream.api.unstable_baselines import Collector as Collector
+    from unstable_stream.api.unstable_baselines import ModelPool as ModelPool
+    from unstable_stream.api.unstable_baselines import StandardLearner as StandardLearner
+    from unstable_stream.api.unstable_baselines import StepBuffer as StepBuffer
+    from unstable_stream.api.unstable_baselines import TerminalInterface as TerminalInterface
+    from unstable_stream.api.unstable_baselines import Tracker as Tracker
+    from unstable_stream.reward_transformations import (
+        ComposeFinalRewardTransforms as ComposeFinalRewardTransforms,
     )
     from unstable_stream.reward_transformations import (
-        ComposeFinalRewardTransforms,
-        ComposeSamplingRewardTransforms,
-        ComposeStepRewardTransforms,
-        Discount,
-        FinalRewardTransform,
-        GroupRelativeAdvantage,
-        LeaveOneOutAdvantage,
-        NormalizeRewards,
-        NormalizeRewardsByEnv,
-        PenaltyForInvalidMove,
-        RewardForFormat,
-        RoleAdvantageByEnvFormatter,
-        RoleAdvantageFormatter,
-        SamplingRewardTransform,
-        StepRewardTransform,
-        WinDrawLossFormatter,
+        ComposeSamplingRewardTransforms as ComposeSamplingRewardTransforms,
     )
-    from unstable_stream.services.streams.plugins import Context, consumer
+    from unstable_stream.reward_transformations import (
+        ComposeStepRewardTransforms as ComposeStepRewardTransforms,
+    )
+    from unstable_stream.reward_transformations import Discount as Discount
+    from unstable_stream.reward_transformations import FinalRewardTransform as FinalRewardTransform
+    from unstable_stream.reward_transformations import GroupRelativeAdvantage as GroupRelativeAdvantage
+    from unstable_stream.reward_transformations import LeaveOneOutAdvantage as LeaveOneOutAdvantage
+    from unstable_stream.reward_transformations import NormalizeRewards as NormalizeRewards
+    from unstable_stream.reward_transformations import NormalizeRewardsByEnv as NormalizeRewardsByEnv
+    from unstable_stream.reward_transformations import PenaltyForInvalidMove as PenaltyForInvalidMove
+    from unstable_stream.reward_transformations import RewardForFormat as RewardForFormat
+    from unstable_stream.reward_transformations import (
+        RoleAdvantageByEnvFormatter as RoleAdvantageByEnvFormatter,
+    )
+    from unstable_stream.reward_transformations import RoleAdvantageFormatter as RoleAdvantageFormatter
+    from unstable_stream.reward_transformations import SamplingRewardTransform as SamplingRewardTransform
+    from unstable_stream.reward_transformations import StepRewardTransform as StepRewardTransform
+    from unstable_stream.reward_transformations import WinDrawLossFormatter as WinDrawLossFormatter
+    from unstable_stream.services.streams.plugins import Context as Context
+    from unstable_stream.services.streams.plugins import consumer as consumer
 
-__all__ = [
-    "A2C",
-    "PPO",
-    "Collector",
-    "ComposeFinalRewardTransforms",
-    "ComposeSamplingRewardTransforms",
-    "ComposeStepRewardTransforms",
-    "Context",
-    "Discount",
-    "EvalEnvSpec",
-    "FinalRewardTransform",
-    "Game",
-    "GroupRelativeAdvantage",
-    "LeaveOneOutAdvantage",
-    "ModelPool",
-    "NormalizeRewards",
-    "NormalizeRewardsByEnv",
-    "PenaltyForInvalidMove",
-    "Reinforce",
-    "RewardForFormat",
-    "RoleAdvantageByEnvFormatter",
-    "RoleAdvantageFormatter",
-    "Run",
-    "SamplingRewardTransform",
-    "StandardLearner",
-    "StepBuffer",
-    "StepRewardTransform",
-    "Table",
-    "TerminalInterface",
-    "Tracker",
-    "TrainEnvSpec",
-    "WinDrawLossFormatter",
-    "__version__",
-    "algorithms",
-    "build",
-    "consumer",
-    "evaluation",
-    "exploitability",
-    "list_runs",
-    "load",
-    "open_run",
-    "push",
-    "reward_transformations",
-    "sql",
-    "tournament",
-]
-
-_REWARDS = "unstable_stream.reward_transformations"
 _HOMES = {
     **dict.fromkeys(("build", "list_runs", "load", "sql"), "unstable_stream.api.build"),
     **dict.fromkeys(("Run", "open_run"), "unstable_stream.api.run"),
@@ -113,6 +78,27 @@ _HOMES = {
     ),
     **dict.fromkeys(("A2C", "PPO", "Reinforce"), "unstable_stream.algorithms"),
     **dict.fromkeys(("Context", "consumer"), "unstable_stream.services.streams.plugins"),
+    **dict.fromkeys(
+        (
+            "ComposeFinalRewardTransforms",
+            "ComposeSamplingRewardTransforms",
+            "ComposeStepRewardTransforms",
+            "Discount",
+            "FinalRewardTransform",
+            "GroupRelativeAdvantage",
+            "LeaveOneOutAdvantage",
+            "NormalizeRewards",
+            "NormalizeRewardsByEnv",
+            "PenaltyForInvalidMove",
+            "RewardForFormat",
+            "RoleAdvantageByEnvFormatter",
+            "RoleAdvantageFormatter",
+            "SamplingRewardTransform",
+            "StepRewardTransform",
+            "WinDrawLossFormatter",
+        ),
+        "unstable_stream.reward_transformations",
+    ),
 }
 _PACKAGES = ("algorithms", "reward_transformations")
 _INSTEAD = {
@@ -131,11 +117,15 @@ _INSTEAD = {
 def __getattr__(name: str) -> object:
     if name in _PACKAGES:
         return importlib.import_module(f"{__name__}.{name}")
-    if name in __all__:
-        return getattr(importlib.import_module(_HOMES.get(name, _REWARDS)), name)
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
     instead = f": {_INSTEAD[name]} (docs/from-unstable-baselines.md)" if name in _INSTEAD else ""
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{instead}")
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return sorted([*_HOMES, *_PACKAGES, "__version__"])
+
+
+if not TYPE_CHECKING:  # type checkers see the imports above
+    __all__ = __dir__()

@@ -70,11 +70,6 @@ def test_whole_trajectories_have_the_papers_estimate(
     assert found == pytest.approx(expected, abs=1e-6)
 
 
-def test_with_lambda_one_only_the_own_value_counts() -> None:
-    turns = [turn(0, 1.0), turn(3, 0.5), turn(4, -1.0)]
-    assert advantages(turns, [0.2, 0.6, 0.4], gae_lambda=1.0) == pytest.approx([0.8, -0.1, -1.4])
-
-
 def ready(algorithm: A2C, policy: BigramPolicy, samples: Sequence[TrainingSample]) -> A2C:
     bound(algorithm, policy)
     algorithm.begin_update(samples, [range(len(samples))])

@@ -212,17 +212,13 @@ def _slow(events: Sequence[Event], upto: str, prefix: str) -> float:
     seen: set[str] = set()
     rewards: list[float] = []
     for event in events:
-        if isinstance(event, Trajectory) and event.split == "eval":
-            name = f"evaluation-{event.env_id}"
-        elif isinstance(event, Trajectory):
-            name = f"collection-{event.env_id}"
-        else:
+        if not isinstance(event, Trajectory):
             continue
-        key = f"{event.split}/{event.game_index}"
-        if key not in seen and name == prefix:
+        ours = prefix == f"{'evaluation' if event.split == 'eval' else 'collection'}-{event.env_id}"
+        if ours and event.event_id not in seen:
             rewards.append(event.reward)
-        seen.add(key)
-        if event.event_id == upto and name == prefix:
+        seen.add(event.event_id)
+        if ours and event.event_id == upto:
             break
     latest = rewards[-WINDOW:]
     return sum(latest) / len(latest)

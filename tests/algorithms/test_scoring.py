@@ -154,13 +154,12 @@ def test_equal_inputs_are_computed_once() -> None:
     assert any(gradient.abs().max() > 0 for gradient in gradients.values())
 
 
-def test_what_rows_share_is_computed_once() -> None:
-    assert tokens_computed(policy(), alike(count=4, prefix=10, own=3)) == 10 + 4 * 2
-
-
-def test_rows_are_computed_whole_where_sharing_saves_little() -> None:
-    assert tokens_computed(policy(), alike(count=1, prefix=10, own=3)) == 12
-    assert tokens_computed(policy(), alike(count=4, prefix=1, own=12)) == 4 * 12
+@pytest.mark.parametrize(
+    ("count", "prefix", "own", "computed"),
+    [(4, 10, 3, 10 + 4 * 2), (1, 10, 3, 12), (4, 1, 12, 4 * 12)],  # the last two: sharing saves little
+)
+def test_what_rows_share_is_computed_once(count: int, prefix: int, own: int, computed: int) -> None:
+    assert tokens_computed(policy(), alike(count, prefix, own)) == computed
 
 
 def test_a_window_of_attention_is_computed_whole() -> None:

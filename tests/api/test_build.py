@@ -20,7 +20,7 @@ from unstable_stream.services.workers.learner_core import build_training_algorit
 
 pytestmark = pytest.mark.longer
 
-SIMPLETAK = "SimpleTak-v0-train"
+SIMPLETAK, THREE = "SimpleTak-v0-train", "ThreePlayerTicTacToe-v0-train"
 
 
 def of(**settings: Any) -> RunConfig:
@@ -45,7 +45,7 @@ import importlib, pkgutil, sys
 import unstable_stream as us
 heavy = ["torch", "ray", "duckdb", "textarena", "pyarrow", "pydantic", "msgspec"]
 print([name for name in heavy if name in sys.modules])
-before = {name: getattr(us, name, None) for name in us.__all__}
+before = {name: getattr(us, name, None) for name in dir(us)}
 for module in pkgutil.iter_modules(us.__path__):
     if module.name != "__main__": importlib.import_module(f"unstable_stream.{module.name}")
 print([name for name, value in before.items() if value is None or getattr(us, name) is not value])
@@ -57,13 +57,11 @@ print([name for name, value in before.items() if value is None or getattr(us, na
 
 
 def test_the_short_form_is_a_run_that_was_checked_and_not_started(tmp_path: Path) -> None:
-    run = us.build(
-        model="tiny-player",
-        train_envs=[SIMPLETAK],
-        evaluation_opponents=["random-legal"],
-        data=tmp_path / "data",
-    )
+    short: dict[str, Any] = {"train_envs": [SIMPLETAK], "evaluation_opponents": ["random-legal"]}
+    # Also sections that are named as the documented parts.
+    run = us.build(model="tiny-player", **short, collector={"num_workers": 8}, data=tmp_path / "data")
     assert run.config.train_envs == (EnvConfig(env_id=SIMPLETAK, num_players=2, template="simpletak-board"),)
+    assert run.config.collector.num_workers == 8
     assert [opponent.name for opponent in run.config.evaluation.opponents] == ["random-legal"]
     assert run.config.sampling.max_tokens == 4  # what the tiny player learns with
     assert run.state == "built"
@@ -85,13 +83,6 @@ def test_flat_nested_and_dotted_keys_are_one() -> None:
     assert of(max_loras=4, engine="vllm").engine.model_dump()["max_loras"] == 4
 
 
-def test_the_sections_named_as_the_documented_parts_are_sections_too() -> None:
-    made = us.build(
-        model="tiny-player", train_envs=[SIMPLETAK], learner={"iterations": 3}, collector={"num_workers": 8}
-    )
-    assert (made.config.learner.iterations, made.config.collector.num_workers) == (3, 8)
-
-
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -100,6 +91,7 @@ def test_the_sections_named_as_the_documented_parts_are_sections_too() -> None:
         (us.TrainEnvSpec(SIMPLETAK, weight=3.0), (SIMPLETAK, 2, "simpletak-board", 3.0)),
         ({"env_id": SIMPLETAK, "template": "default"}, (SIMPLETAK, 2, "default", 1.0)),
         (us.EvalEnvSpec(SIMPLETAK, 2, "chat"), (SIMPLETAK, 2, "chat", 1.0)),
+        ((THREE, None, "default"), (THREE, 3, "default", 1.0)),
     ],
 )
 def test_an_environment_in_every_form(given: object, expected: tuple[object, ...]) -> None:
@@ -116,21 +108,13 @@ def test_the_template_suits_the_model(model: str, template: str) -> None:
     assert of(model=model).train_envs[0].template == template
 
 
-def test_a_game_for_more_players_gets_as_many_as_it_needs() -> None:
-    config = of(train_envs=[("ThreePlayerTicTacToe-v0-train", None, "default")])
-    assert config.train_envs[0].num_players == 3
-
-
 def test_a_name_with_a_slash_is_an_endpoint() -> None:
-    kinds = [
-        each.kind for each in of(evaluation_opponents=["first-legal", "google/gemini"]).evaluation.opponents
-    ]
-    assert kinds == ["scripted", "openai"]
+    met = of(evaluation_opponents=["first-legal", "google/gemini"]).evaluation.opponents
+    assert [each.kind for each in met] == ["scripted", "openai"]
 
 
 def test_opponents_to_train_against_are_met() -> None:
-    config = of(opponents=["random-legal"])
-    assert config.model_pool.sample_mode == "random"
+    assert of(opponents=["random-legal"]).model_pool.sample_mode == "random"
     assert of(opponents=["random-legal"], sample_mode="fixed").model_pool.sample_mode == "fixed"
 
 
@@ -150,15 +134,14 @@ def test_transformations_are_objects_with_their_arguments() -> None:
         step_reward_transformation=[us.RewardForFormat(1.5), Halved(above=0.25)],
         sampling_reward_transformation="NormalizeRewards",
     )
-    assert [dict(each) for each in config.rewards.final] == [
+    rewards = config.rewards
+    assert [dict(each) for each in (*rewards.final, *rewards.step, *rewards.sampling)] == [
         {"type": "WinDrawLossFormatter"},
         {"type": "RoleAdvantageByEnvFormatter", "tau": 0.1},
-    ]
-    assert [dict(each) for each in config.rewards.step] == [
         {"type": "RewardForFormat", "reward": 1.5},
         {"type": "tests.api.test_build:Halved", "above": 0.25},
+        {"type": "NormalizeRewards"},
     ]
-    assert [dict(each) for each in config.rewards.sampling] == [{"type": "NormalizeRewards"}]
 
 
 def test_every_built_in_algorithm_is_an_object_a_name_or_a_table() -> None:
@@ -215,8 +198,7 @@ def test_objects_stand_wherever_a_name_does() -> None:
     )
     assert pinned.model_dump()["trackers"] != []
     assert pinned.consumers == (f"{__name__}:mean_reward",)
-    names = [opponent.name for opponent in pinned.model_pool.fixed]
-    assert len(set(names)) == 3
+    assert len({opponent.name for opponent in pinned.model_pool.fixed}) == 3
     assert pinned.model_pool.fixed[2].player == f"{__name__}:careful"
 
 
@@ -248,10 +230,7 @@ def test_a_part_of_the_distribution_cannot_be_trained_on() -> None:
         ({"zzz": 1}, "unknown setting 'zzz': docs/configuration.md lists the keys"),
         ({"num_threads": 2}, "write engine={'num_threads': …} or learner={'num_threads': …}"),
         ({"learner": {"rate": 1}}, "unknown key 'learner.rate'"),
-        (
-            {"train_envs": ["KuhnPoker-v0-train"]},
-            "the tiny player reads boards of SimpleTak, TicTacToe",
-        ),
+        ({"train_envs": ["KuhnPoker-v0-train"]}, "the tiny player reads boards of SimpleTak, TicTacToe"),
         ({"train_envs": [7]}, "environment 7: expected an id"),
         ({"learning_rate": -1.0}, "learner.learning_rate"),
         ({"action_extraction": "boxed"}, "a template has its own extraction"),
@@ -287,9 +266,8 @@ def test_a_file_is_loaded_and_changed(tmp_path: Path) -> None:
         "[learner]\nbatch_size = 64\n"
     )
     run = us.load(file, overrides=["seed=3"], learning_rate=5e-4, data=tmp_path)
-    assert run.config.learner.batch_size == 64
-    assert run.config.learner.learning_rate == 5e-4
-    assert run.config.seed == 3
+    learner = run.config.learner
+    assert (learner.batch_size, learner.learning_rate, run.config.seed) == (64, 5e-4, 3)
     assert run.config.sampling.max_tokens == 512  # a file says all it means: no defaults of the tiny player
     again = us.build(config=run.config, batch_size=128)
     assert (again.config.learner.batch_size, again.config.learner.learning_rate) == (128, 5e-4)

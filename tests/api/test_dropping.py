@@ -18,8 +18,9 @@ from unstable_stream.api.serving import archive
 from unstable_stream.api.why import find_why
 from unstable_stream.archive import query
 from unstable_stream.errors import ArchiveError, RunError, UnstableStreamError
-from unstable_stream.events import RunFinished, encode_event
+from unstable_stream.events import RunFinished
 from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.reading import ends_of
 from unstable_stream.log.stores.archive_address import ARCHIVE_VARIABLE
 from unstable_stream.ui.web.site import Site
 
@@ -46,8 +47,7 @@ def expire(data: Path) -> None:
     """Delete all records of the log."""
 
     async def delete(log: LocalLog) -> None:
-        for topic in await log.topics():
-            await log.delete_before(await log.end_offsets(topic))
+        await log.delete_before(await ends_of(log, await log.topics()))
 
     on_log(data, delete)
 
@@ -125,9 +125,8 @@ def test_whoever_asks_for_the_run_is_told(tmp_path: Path) -> None:
             result = ask(tmp_path, *command.split(), "run-a")
             assert isinstance(result.exception, UnstableStreamError), result.output
             assert "was dropped from the archive on" in str(result.exception)
-        with pytest.raises(
-            ArchiveError, match=r"Dropped from it, with all that had ids in them: run-a\. List"
-        ):
+        says = r"Dropped from it, with all that had ids in them: run-a\. List"
+        with pytest.raises(ArchiveError, match=says):
             find_why(place, "fffffff")
         with pytest.raises(RunError, match="no run 'run-x'"):
             us.open_run("run-x", data=tmp_path)
@@ -145,11 +144,7 @@ def test_another_run_is_read_through_the_tiers_as_before(tmp_path: Path) -> None
 
     def looked_at() -> list[object]:
         run = us.open_run(OTHER, data=tmp_path)
-        return [
-            run.verify(games=False),
-            run.audit(),
-            [encode_event(event) for event in Replay(place, OTHER)],
-        ]
+        return [run.verify(games=False), run.audit(), list(Replay(place, OTHER))]
 
     before = looked_at()
     assert before[0].ok  # type: ignore[attr-defined]
@@ -163,16 +158,15 @@ def test_another_run_is_read_through_the_tiers_as_before(tmp_path: Path) -> None
 def test_a_run_that_is_not_over_or_not_archived_is_refused(tmp_path: Path) -> None:
     place = Place.at(tmp_path)
     whole = made_up_run()
-    running = [event for event in whole if not isinstance(event, RunFinished)]
-    append(tmp_path, running)
+    assert isinstance(whole[-1], RunFinished)
+    append(tmp_path, whole[:-1])
     archive(place)
     # What was recorded is years old, so by default the run counts as dead.
     with pytest.raises(RunError, match=r"run run-a has not ended, and .* give a lower number: --idle-days"):
         drop_run(place, "run-a", idle_days=1e6)
     append(tmp_path, whole[-1:])
-    with pytest.raises(
-        ArchiveError, match=r"is still being archived: the log has \S+\[\d\]@\d+, .*First: uns"
-    ):
+    says = r"is still being archived: the log has \S+\[\d\]@\d+, .*First: uns"
+    with pytest.raises(ArchiveError, match=says):
         drop_run(place, "run-a")
     # What is not archived of others is no reason.
     archive(place)

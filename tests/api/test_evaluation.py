@@ -117,21 +117,18 @@ def test_an_adapter_that_cannot_play_is_refused(trained: us.Run, tmp_path: Path)
     def opponent(**changes: object) -> dict[str, object]:
         return {"name": "old", "kind": "adapter", "path": str(tmp_path), **changes}
 
-    with pytest.raises(ConfigError, match=r"no adapter_model\.safetensors or model\.safetensors at"):
-        us.evaluation(trained, [opponent()])
+    for against, says in (
+        (opponent(), r"no adapter_model\.safetensors or model\.safetensors at"),
+        (opponent(name="ckpt-000001"), "that of a checkpoint of the run itself"),
+        (opponent(kind="scripted", name="random-legal"), 'path belongs to opponents of kind "adapter"'),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            us.evaluation(trained, [against])
+    begun_from = [f"learner.initial_lora_path={tmp_path}"]
     with pytest.raises(ConfigError, match=r"learner\.initial_lora_path: no adapter_model\.safetensors"):
-        us.evaluation(
-            "tiny-player", "random-legal", envs=[ENV], overrides=[f"learner.initial_lora_path={tmp_path}"]
-        )
-    with pytest.raises(ConfigError, match="that of a checkpoint of the run itself"):
-        us.evaluation(trained, [opponent(name="ckpt-000001")])
-    with pytest.raises(
-        ConfigError, match='path belongs to opponents of kind "adapter" or "model", found "scripted"'
-    ):
-        us.evaluation(trained, [opponent(kind="scripted", name="random-legal")])
-    with pytest.raises(
-        ConfigError, match=r"its base model is tiny-player \(.*\), that of the policy is other/model;"
-    ):
+        us.evaluation("tiny-player", "random-legal", envs=[ENV], overrides=begun_from)
+    says = r"its base model is tiny-player \(.*\), that of the policy is other/model;"
+    with pytest.raises(ConfigError, match=says):
         us.evaluation("other/model", f"{trained.id}@1", envs=[ENV], data=trained.place.root)
 
 

@@ -11,7 +11,6 @@ from unstable_stream.api.place import Place
 from unstable_stream.api.replaying import Replay
 from unstable_stream.api.serving import archive
 from unstable_stream.api.why import find_why
-from unstable_stream.events import encode_event
 from unstable_stream.log.stores.archive_address import ARCHIVE_VARIABLE, archive_exists, archive_state
 from unstable_stream.ui.web.site import Site
 
@@ -39,10 +38,8 @@ def test_commands_read_an_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert here.exit_code == 0, (command, here.output)
         assert here.stdout == there.stdout
     assert repr(find_why(kept, "run-a:update:1")) == repr(find_why(place, "run-a:update:1"))
-    replayed = [
-        [encode_event(event) for event in Replay(each, "run-a", source="archive")] for each in (place, kept)
-    ]
-    assert replayed[0] == replayed[1]
+    from_data, from_export = (list(Replay(each, "run-a", source="archive")) for each in (place, kept))
+    assert from_data == from_export
     assert ask(out, "report", "run-a", "-o", str(tmp_path / "page.html")).exit_code == 0
     (shelf,) = Site([kept]).shelves.values()
     assert [line.run_id for line in shelf.runs()] == ["run-a"]

@@ -42,20 +42,14 @@ def test_a_game_is_recorded_rated_and_archived(place: Place) -> None:
         own += 1
         assert game.refused is None
     assert own
-    rows = query(
-        place.archive,
-        "SELECT split, state, models, num_turns FROM games WHERE game_id = $1",
-        [game.game_id],
-    ).rows
-    ((split, state, models, moves),) = rows
-    assert (split, state, models) == ("human", "finished", ["ckpt-000000", "Ada"])
-    assert len(game.transcript().moves) == moves
+    asked = "SELECT split, state, models, num_turns FROM games WHERE game_id = $1"
+    moves = len(game.transcript().moves)
+    rows = query(place.archive, asked, [game.game_id]).rows
+    assert rows == [("human", "finished", ["ckpt-000000", "Ada"], moves)]
     rated = query(place.archive, "SELECT DISTINCT model_uid FROM ratings WHERE run_id = $1", [game.run_id])
     assert {uid for (uid,) in rated.rows} == {"ckpt-000000", "Ada"}
-    ((parent, outcome),) = query(
-        place.archive, "SELECT parent_run_id, state FROM runs WHERE run_id = $1", [game.run_id]
-    ).rows
-    assert (parent, outcome) == (RUN, "completed")
+    asked = "SELECT parent_run_id, state FROM runs WHERE run_id = $1"
+    assert query(place.archive, asked, [game.run_id]).rows == [(RUN, "completed")]
     # The run it was forked from did not notice.
     assert query(place.archive, "FROM game_outcomes WHERE run_id = $1", [RUN]).rows == []
     assert us.open_run(game.run_id, place.root).audit().ok
@@ -68,15 +62,14 @@ def test_a_person_may_give_up(place: Place) -> None:
         game.move(" ")
     game.give_up()
     assert wait(game) == "over"
-    rows = query(place.archive, "SELECT state FROM games WHERE game_id = $1", [game.game_id]).rows
-    assert rows == [("abandoned",)]
     with pytest.raises(ConfigError, match="not your turn"):
         game.move("[1]")
     # Who leaves gives up after a while.
     left = HumanGame(place, RUN, patience_s=0.1).start()
     assert left.wait(60.0, for_=("over", "failed")) == "over"
-    rows = query(place.archive, "SELECT state FROM games WHERE game_id = $1", [left.game_id]).rows
-    assert rows == [("abandoned",)]
+    for given_up in (game, left):
+        rows = query(place.archive, "SELECT state FROM games WHERE game_id = $1", [given_up.game_id]).rows
+        assert rows == [("abandoned",)]
 
 
 def test_a_game_whose_program_ends_is_recorded_as_stopped(place: Place) -> None:

@@ -16,23 +16,14 @@ from unstable_stream.runs.placement import Machine, place
 pytestmark = pytest.mark.longer
 
 TICTACTOE = "TicTacToe-v0-train"
-TWIN = {
-    "name": "twin",
-    "kind": "model",
-    "path": "tiny-player",
-    "template": "tictactoe-board",
-    "max_tokens": 4,
-}
+TWIN: dict[str, Any] = {"name": "twin", "kind": "model", "path": "tiny-player", "max_tokens": 4}
+TWIN["template"] = "tictactoe-board"
 
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model that reads and writes bytes; the tiny player has other tokens."""
     return build_byte_model(tmp_path_factory.mktemp("models") / "bytes")
-
-
-def few_tokens(other: Path) -> dict[str, Any]:
-    return {"name": "bytes", "kind": "model", "path": str(other), "max_tokens": 4}
 
 
 def seats(run: us.Run) -> list[dict[str, Any]]:
@@ -43,15 +34,10 @@ def seats(run: us.Run) -> list[dict[str, Any]]:
 
 
 def test_a_run_trains_and_is_evaluated_against_other_models(other: Path, tmp_path: Path) -> None:
+    few_tokens = {"name": "bytes", "kind": "model", "path": str(other), "max_tokens": 4}
+    met = {"opponents": [few_tokens], "sample_mode": "fixed", "evaluation_opponents": [TWIN]}
     run = train(
-        tmp_path,
-        train_envs=[TICTACTOE],
-        opponents=[few_tokens(other)],
-        sample_mode="fixed",
-        evaluation_opponents=[TWIN],
-        max_tokens=4,
-        iterations=1,
-        max_eval_games_per_ckpt=8,
+        tmp_path, train_envs=[TICTACTOE], **met, max_tokens=4, iterations=1, max_eval_games_per_ckpt=8
     )
     assert run.state == "completed"
     assert run.audit().ok
@@ -77,9 +63,8 @@ def test_a_directory_is_an_opponent_of_an_evaluation_and_a_player_of_a_tournamen
     evaluated.start(live=False)
     assert {row["model_uid"] for row in seats(evaluated)} == {"ckpt-000000", "bytes"}
     players = ["base", str(other), "random-legal"]
-    met = us.tournament(
-        players, games=2, model="tiny-player", envs=[TICTACTOE], data=tmp_path, backend="inline"
-    ).start(live=False)
+    settings: dict[str, Any] = {"model": "tiny-player", "envs": [TICTACTOE], "backend": "inline"}
+    met = us.tournament(players, games=2, data=tmp_path, **settings).start(live=False)
     assert {standing.player for standing in met.standings()} == {"base", "bytes", "random-legal"}
     assert met.audit().ok
 

@@ -5,7 +5,7 @@ import json
 import shutil
 import signal
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,6 @@ from tests.places import recorded
 from unstable_stream.api.loops import iterate
 from unstable_stream.errors import ArchiveError, ConfigError, EngineError, EventLogError, RunError
 from unstable_stream.events import GameOutcome, LearnerUpdate
-from unstable_stream.inference.engine import Completion, EngineStats, GenerationRequest
 
 pytestmark = pytest.mark.longer
 
@@ -136,23 +135,20 @@ def test_where_an_update_comes_from(run: us.Run) -> None:
 def test_a_fork_is_built_with_changes(run: us.Run, data: Path) -> None:
     envs = [{"env_id": ENVS[0], "template": "tictactoe-board"}]  # which the tiny player can read
     fork = run.fork(at=0, learning_rate=5e-4, iterations=7, train_envs=envs)
-    assert (fork.state, fork.config.learner.learning_rate, fork.config.learner.iterations) == (
-        "built",
-        5e-4,
-        7,
-    )
-    with pytest.raises(ConfigError, match="a fork keeps its parent's seed"):
-        run.fork(at=0, seed=3)
-    with pytest.raises(RunError, match="no checkpoint of update 9"):
-        run.fork(at=9)
-    with pytest.raises(RunError, match="was started before"):
-        run.start()
-    with pytest.raises(RunError, match="was not started yet"):
-        fork.resume()
-    with pytest.raises(RunError, match="nobody can wait"):
-        run.wait()
-    with pytest.raises(ConfigError, match="a run keeps what its steps"):
-        run.resume(batch_size=21, iterations=run.config.learner.iterations + 1)
+    learner = fork.config.learner
+    assert (fork.state, learner.learning_rate, learner.iterations) == ("built", 5e-4, 7)
+    more = run.config.learner.iterations + 1
+    refused: list[tuple[Callable[[], object], type[Exception], str]] = [
+        (lambda: run.fork(at=0, seed=3), ConfigError, "a fork keeps its parent's seed"),
+        (lambda: run.fork(at=9), RunError, "no checkpoint of update 9"),
+        (run.start, RunError, "was started before"),
+        (fork.resume, RunError, "was not started yet"),
+        (run.wait, RunError, "nobody can wait"),
+        (lambda: run.resume(batch_size=21, iterations=more), ConfigError, "a run keeps what its steps"),
+    ]
+    for ask, error, says in refused:
+        with pytest.raises(error, match=says):
+            ask()
 
 
 def test_a_completed_run_is_resumed_for_more_updates_only(run: us.Run, data: Path) -> None:
@@ -163,10 +159,9 @@ def test_a_completed_run_is_resumed_for_more_updates_only(run: us.Run, data: Pat
             resume(learning_rate=1e-4)
         with pytest.raises(RunError, match="is completed"):
             resume(iterations=done - 1)
-    with pytest.raises(ConfigError, match="no token for"):  # more updates are refused for another reason:
-        run.resumable_config(
-            iterations=done + 2
-        )  # this run was made up, with games that its model cannot read
+    # More are refused for another reason: this run was made up, with games that its model cannot read.
+    with pytest.raises(ConfigError, match="no token for"):
+        run.resumable_config(iterations=done + 2)
     assert list(run.replay(topics=["runs"])) == before
 
 
@@ -175,9 +170,8 @@ def test_a_run_is_exported_and_reported(run: us.Run, tmp_path: Path) -> None:
     assert manifest.tables["updates"].rows == UPDATES
     page = run.report(tmp_path / "report.html", samples=1)
     assert RUN in page.read_text()
-    assert [row[0] for row in run.sql("SELECT model_uid FROM checkpoints ORDER BY iteration")] == [
-        row[run.checkpoints().columns.index("model_uid")] for row in run.checkpoints()
-    ]
+    uids = [row["model_uid"] for row in run.checkpoints().dicts()]
+    assert [uid for (uid,) in run.sql("SELECT model_uid FROM checkpoints ORDER BY iteration")] == uids
 
 
 def test_without_a_log_it_is_said_where_one_is_missing(tmp_path: Path) -> None:
@@ -186,8 +180,7 @@ def test_without_a_log_it_is_said_where_one_is_missing(tmp_path: Path) -> None:
 
 
 def test_the_data_directory_is_enough(data: Path, tmp_path: Path) -> None:
-    moved = tmp_path / "moved"
-    shutil.copytree(data, moved)
+    moved = shutil.copytree(data, tmp_path / "moved")
     assert us.open_run(RUN, str(moved)).audit().ok
 
 
@@ -197,14 +190,7 @@ class Broken:
     def __init__(self, model_path: str) -> None:
         raise EngineError("no such device")
 
-    async def generate(self, request: GenerationRequest) -> Completion:
-        raise NotImplementedError
-
-    def stats(self) -> EngineStats:
-        raise NotImplementedError
-
-    async def close(self) -> None:
-        pass
+    generate = stats = close = None  # nobody asks it
 
 
 @pytest.mark.parametrize("block", [True, False])

@@ -1,7 +1,7 @@
 """What expired in the log is read from the archive, and nobody notices."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from unstable_stream.archive import query
 from unstable_stream.events import encode_event
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, StoredRecord, TopicPartition
-from unstable_stream.log.reading import TopicReader, read_on, read_to_end
+from unstable_stream.log.reading import TopicReader, ends_of, read_on, read_to_end
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.fork import find_fork
@@ -39,7 +39,7 @@ async def _everything(log: EventLog) -> dict[TopicPartition, list[StoredRecord]]
 
 async def _expire(log: LocalLog, share: float) -> Mapping[TopicPartition, int]:
     """Delete the first part of every partition."""
-    ends = {at: end for topic in await log.topics() for at, end in (await log.end_offsets(topic)).items()}
+    ends = await ends_of(log, await log.topics())
     begins = {at: round(end * share) for at, end in ends.items()}
     await log.delete_before(begins)
     return begins
@@ -68,12 +68,12 @@ def test_verify_audit_replay_and_fork_find_what_they_found_before(tmp_path: Path
 
 
 @pytest.fixture
-async def log(tmp_path: Path) -> EventLog:
-    log = LocalLog.open(DataDir(tmp_path).log, synchronous="NORMAL")
-    await log.create_topics(topics_of_one_partition())
-    await log.append([record_from_event(event) for event in made_up_run()])
-    await asyncio.to_thread(archive, Place.at(tmp_path))
-    return log
+async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
+    async with LocalLog.open(DataDir(tmp_path).log, synchronous="NORMAL") as log:
+        await log.create_topics(topics_of_one_partition())
+        await log.append([record_from_event(event) for event in made_up_run()])
+        await asyncio.to_thread(archive, Place.at(tmp_path))
+        yield log
 
 
 async def test_every_record_comes_as_it_was(log: LocalLog, tmp_path: Path) -> None:
@@ -88,7 +88,6 @@ async def test_every_record_comes_as_it_was(log: LocalLog, tmp_path: Path) -> No
         assert records[: len(before.get(at, []))] == before.get(at, [])
         assert records[-len(after[at]) :] == after[at] if at in after else True
         assert [record.offset for record in records] == list(range(len(records)))
-    await log.close()
 
 
 async def test_positions_times_and_parts_go_through_both(log: LocalLog, tmp_path: Path) -> None:
@@ -112,7 +111,6 @@ async def test_positions_times_and_parts_go_through_both(log: LocalLog, tmp_path
             first = [record.offset async for record in reader.read_to({at: 15})]
             rest = [record.offset async for record in reader.read_to(reader.ends)]
         assert first + rest == list(range(10, 30))
-    await log.close()
 
 
 async def test_without_the_archive_a_partition_begins_where_the_log_does(
@@ -129,4 +127,3 @@ async def test_without_the_archive_a_partition_begins_where_the_log_does(
         await _expire(other, 0.5)
         async with with_archive(other, DataDir(tmp_path).archive) as history:
             assert await history.beginning_offsets("steps") == begins
-    await log.close()

@@ -47,11 +47,7 @@ SELECT 1::DECIMAL(38, 10), 1e300, 'nan'::DOUBLE, '2020-01-01'::DATE, 'a'::BLOB
 _REFUSED_KINDS: Final = {
     "INSERT": ("INSERT INTO runs (run_id) VALUES ('x')", "INSERT INTO runs FROM runs"),
     "UPDATE": ("UPDATE runs SET name = 'x'", "SELECT 1; UPDATE runs SET name = 'x'"),
-    "DELETE": (
-        "DELETE FROM runs",
-        "TRUNCATE runs",
-        "WITH x AS (SELECT 1) DELETE FROM runs",
-    ),
+    "DELETE": ("DELETE FROM runs", "TRUNCATE runs", "WITH x AS (SELECT 1) DELETE FROM runs"),
     "MERGE INTO": ("MERGE INTO runs USING (SELECT 1) AS x ON true WHEN MATCHED THEN DELETE",),
     "CREATE": (
         "CREATE TABLE mine (a INTEGER)",
@@ -66,10 +62,7 @@ _REFUSED_KINDS: Final = {
     "DROP": ("DROP TABLE events", "DROP VIEW runs", "DEALLOCATE p"),
     "TRANSACTION": ("BEGIN", "COMMIT", "ROLLBACK", "BEGIN; DELETE FROM events; COMMIT"),
     "VACUUM": ("VACUUM", "ANALYZE"),
-    "CALL": (
-        "CHECKPOINT",
-        "CALL pragma_version()",
-    ),
+    "CALL": ("CHECKPOINT", "CALL pragma_version()"),
     "PREPARE": ("PREPARE p AS SELECT 1", "PREPARE p AS DELETE FROM runs"),
     "EXECUTE": ("EXECUTE p", "EXECUTE p(1)"),
     "SET": (
@@ -83,10 +76,7 @@ _REFUSED_KINDS: Final = {
         "RESET memory_limit",
         "USE memory",
     ),
-    "PRAGMA": (
-        "PRAGMA enable_profiling",
-        "PRAGMA enable_verification",
-    ),
+    "PRAGMA": ("PRAGMA enable_profiling", "PRAGMA enable_verification"),
     "COPY": (
         "COPY runs TO '{place}/out.csv'",
         "COPY runs FROM '{place}/secret.txt'",

@@ -12,16 +12,9 @@ texts = st.text(
 
 
 @given(st.lists(st.one_of(texts, st.none()), max_size=12))
-def test_strings_are_what_arrow_makes_of_them(values: list[str | None]) -> None:
+def test_strings_and_texts_given_as_bytes_are_what_arrow_makes_of_them(values: list[str | None]) -> None:
     for few in (values, [value for value in values if value is not None]):
-        found = _string_array(few)
-        found.validate(full=True)
-        assert found.equals(pa.array(few, pa.string()))
-
-
-@given(st.lists(st.one_of(texts, st.none()), max_size=12))
-def test_texts_given_as_bytes_are_what_arrow_makes_of_them(values: list[str | None]) -> None:
-    for few in (values, [value for value in values if value is not None]):
-        found = _utf8_array([None if value is None else value.encode() for value in few])
-        found.validate(full=True)
-        assert found.equals(pa.array(few, pa.large_string()))
+        encoded = [None if value is None else value.encode() for value in few]
+        for found, kind in ((_string_array(few), pa.string()), (_utf8_array(encoded), pa.large_string())):
+            found.validate(full=True)
+            assert found.equals(pa.array(few, kind))

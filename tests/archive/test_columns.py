@@ -82,9 +82,8 @@ def test_an_archive_that_lacks_tables_and_columns_gains_them(tmp_path: Path) -> 
     assert query(path, "FROM collapse_warnings").rows == []
     assert {row[0] for row in query(path, "SELECT model FROM updates").rows} == {None}
     ((run_id, *_), *_) = query(path, "SELECT run_id FROM runs").rows
-    assert set(
-        query_arrow(path, "SELECT run_id, model FROM updates", run_id=run_id)["model"].to_pylist()
-    ) == {None}
+    of_run = query_arrow(path, "SELECT run_id, model FROM updates", run_id=run_id)
+    assert set(of_run["model"].to_pylist()) == {None}
 
 
 def _rows_of(path: Path, views: Sequence[str]) -> dict[str, int]:

@@ -14,14 +14,7 @@ import pytest
 
 from tests.archive.history import made_up_run, stored
 from tests.conftest import Archives
-from unstable_stream.archive import (
-    ArchiveWriter,
-    archive_bytes,
-    drop_run,
-    dropped_runs,
-    held,
-    query,
-)
+from unstable_stream.archive import ArchiveWriter, archive_bytes, drop_run, dropped_runs, held, query
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.errors import ArchiveError, RunError

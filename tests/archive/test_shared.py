@@ -484,16 +484,3 @@ def test_a_commit_that_a_power_cut_left_empty_is_made_again(
     assert query(address, "SELECT count(*) FROM events").rows == [(100,)]
     _write(address, [_RECORDS])
     assert content(address) == whole
-
-
-def test_a_store_that_is_away_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {
-        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
-        "AWS_ACCESS_KEY_ID": "x",
-        "AWS_SECRET_ACCESS_KEY": "x",
-        "AWS_REGION": "us-east-1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setitem(table_module._PATIENCE, "max_retries", "0")
-    with pytest.raises(ArchiveBusyError, match="cannot be reached"):
-        query("delta:s3://bucket/archive", "SELECT 1")

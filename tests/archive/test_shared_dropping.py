@@ -41,26 +41,17 @@ def _write(address: str, records: Sequence[StoredRecord], size: int = 60) -> Non
 
 def _rows(address: str, run: str) -> dict[str, Sequence[tuple[Any, ...]]]:
     """What readers see; ``Any``: whatever Python value DuckDB makes of the column's type."""
-    found = query(
-        address,
-        " UNION ALL ".join(
-            f"SELECT '{name}' AS name, t::VARCHAR AS row FROM (FROM {name} WHERE run_id = $run) AS t"
-            for name in _NAMES
-        )
-        + " ORDER BY ALL",
-        {"run": run},
-    ).rows
-    return {name: [row for row in found if row[0] == name] for name in _NAMES if name in dict(found)}
+    of_table = "SELECT '{0}' AS name, t::VARCHAR AS row FROM (FROM {0} WHERE run_id = $run) AS t"
+    sql = " UNION ALL ".join(map(of_table.format, _NAMES)) + " ORDER BY ALL"
+    found = query(address, sql, {"run": run}).rows
+    return {name: [row for row in found if row[0] == name] for name in dict(found)}
 
 
 def _on_disk(address: str, run: str) -> int:
     """Count the rows of a run in all files of the table, also those that readers leave out."""
-    table, count = SharedTable(address), 0
-    for file in table.files():
-        if file.relation in _NAMES:
-            rows = table.read(file)[file.relation].to_pylist()
-            count += sum(row["run_id"] == run for row in rows)
-    return count
+    table = SharedTable(address)
+    files = [file for file in table.files() if file.relation in _NAMES]
+    return sum(row["run_id"] == run for file in files for row in table.read(file)[file.relation].to_pylist())
 
 
 # -- others write -----------------------------------------------------------------------------
@@ -90,9 +81,8 @@ def test_two_archivers_write_while_a_run_is_dropped(address: str, tmp_path: Path
     assert _on_disk(address, "run-a") == 0
     other = f"delta:{tmp_path / 'other'}"
     _write(other, _RECORDS)
-    assert {name: len(rows) for name, rows in _rows(address, "run-b").items()} == {
-        name: len(rows) for name, rows in _rows(other, "run-b").items()
-    }
+    kept, whole = ({n: len(rows) for n, rows in _rows(at, "run-b").items()} for at in (address, other))
+    assert kept == whole
     positions = "FROM positions ORDER BY ALL"
     assert query(address, positions).rows == query(other, positions).rows
 

@@ -8,14 +8,7 @@ import duckdb
 import pytest
 
 from tests.archive.history import made_up_run, stored
-from unstable_stream.archive import (
-    ArchiveWriter,
-    RecordReader,
-    open_archive,
-    query,
-    query_arrow,
-    stream,
-)
+from unstable_stream.archive import ArchiveWriter, RecordReader, open_archive, query, query_arrow, stream
 from unstable_stream.archive.export import export_run
 from unstable_stream.archive.game_columns import archived_seats
 from unstable_stream.archive.store import copy_archive
@@ -41,18 +34,13 @@ def damaged(archive: Path) -> Path:
     path = archive.with_name("damaged.duckdb")
     copy_archive(archive, path)
     content = bytearray(path.read_bytes())
-    start = 3 * 4096
+    blocks_of = "SELECT DISTINCT block_id FROM pragma_storage_info('{}') WHERE block_id >= 0"
+    sql = " UNION ".join(blocks_of.format(table) for table in ("events", "updates", "checkpoints"))
     with duckdb.connect(str(path), read_only=True) as connection:
-        blocks = {
-            block
-            for table in ("events", "updates", "checkpoints")
-            for (block,) in connection.execute(
-                f"SELECT DISTINCT block_id FROM pragma_storage_info('{table}') WHERE block_id >= 0"
-            ).fetchall()
-        }
+        blocks = connection.execute(sql).fetchall()
     assert blocks
-    for block in blocks:
-        at = start + block * 262_144 + 100
+    for (block,) in blocks:
+        at = 3 * 4096 + block * 262_144 + 100
         content[at : at + 2000] = bytes(byte ^ 0xFF for byte in content[at : at + 2000])
     path.write_bytes(content)
     return path

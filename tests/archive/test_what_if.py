@@ -20,12 +20,9 @@ def test_a_set_is_there_when_it_is_whole(tmp_path: Path) -> None:
     directory = set_directory(tmp_path / "run-a", "elo-k=16")
     with open_set(directory) as made:
         made.about.update(system="elo")
+        coded = Coded(np.array([1, 0], dtype=np.int32), ["u", "v"])
         made.write("ratings", SCHEMA, {"name": ["x", "y"], "value": [1.0, 2.0]})
-        made.write(
-            "ratings",
-            SCHEMA,
-            {"name": Coded(np.array([1, 0], dtype=np.int32), ["u", "v"]), "value": [3.0, 4.0]},
-        )
+        made.write("ratings", SCHEMA, {"name": coded, "value": [3.0, 4.0]})
         assert not directory.exists()
         made.finish_tables()
         assert made.query("SELECT sum(value) FROM ratings").rows == [(10.0,)]
@@ -34,13 +31,9 @@ def test_a_set_is_there_when_it_is_whole(tmp_path: Path) -> None:
     archive = tmp_path / "archive.duckdb"
     with ArchiveWriter(archive) as writer:
         writer.write([])
-    rows = query_file(archive, directory / "ratings.parquet")
+    rows = query(archive, f"SELECT name, value FROM '{directory}/ratings.parquet'", files=True).rows
     assert rows == [("x", 1.0), ("y", 2.0), ("v", 3.0), ("u", 4.0)]
     assert [path.name for path in directory.parent.iterdir()] == ["elo-k=16"]
-
-
-def query_file(archive: Path, path: Path) -> list[tuple[object, ...]]:
-    return list(query(archive, f"SELECT name, value FROM '{path}'", files=True).rows)
 
 
 def test_a_set_that_failed_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -89,29 +82,15 @@ def test_outcomes_come_out_game_by_game_in_order(tmp_path: Path) -> None:
     with ArchiveWriter(path) as writer:
         writer.write(stored([*events, *made_up_run("run-b", updates=1)]))
     columns = archived_seats(path, "run-a")
-    models = columns.models
-    found = [
-        (
-            game_id,
-            columns.envs.values[columns.envs.codes[place]],
-            [models.values[code] for code in models.codes[seats]],
-            [columns.versions[code] for code in models.codes[seats]],
-            columns.ranks[seats].tolist(),
-        )
-        for place, game_id in enumerate(columns.game_ids.to_pylist())
-        for seats in (slice(*columns.starts[place : place + 2]),)
-    ]
-    assert found == [
-        (
-            outcome.game_id,
-            outcome.env_id,
-            [seat.model_uid for seat in outcome.seats],
-            [seat.policy_version for seat in outcome.seats],
-            [seat.rank for seat in outcome.seats],
-        )
-        for outcome in events
-        if isinstance(outcome, GameOutcome)
-    ]
+    outcomes = [event for event in events if isinstance(event, GameOutcome)]
+    seats = [seat for outcome in outcomes for seat in outcome.seats]
+    envs, models = columns.envs, columns.models
+    assert columns.game_ids.to_pylist() == [outcome.game_id for outcome in outcomes]
+    assert np.diff(columns.starts).tolist() == [len(outcome.seats) for outcome in outcomes]
+    assert [envs.values[code] for code in envs.codes] == [outcome.env_id for outcome in outcomes]
+    assert [models.values[code] for code in models.codes] == [seat.model_uid for seat in seats]
+    assert [columns.versions[code] for code in models.codes] == [seat.policy_version for seat in seats]
+    assert columns.ranks.tolist() == [seat.rank for seat in seats]
     parents = {f"ckpt-{number:06d}": f"ckpt-{number - 1:06d}" if number else None for number in range(4)}
     assert archived_parents(path, "run-a") == parents
     assert (len(archived_seats(path, "run-z").game_ids), len(archived_seats(path, "run-z").starts)) == (0, 1)

@@ -93,8 +93,8 @@ def test_what_cannot_be_decoded_is_kept_raw(archive_at: Archives) -> None:
     path = archive_at("archive")
     good = stored(made_up_run())[:3]
     with ArchiveWriter(path) as writer:
-        written = writer.write([_bad(b"\xff\xfe", 0), *good, _bad(b'{"type":"nonsense"}', 1)])
-    assert written.records == 5
+        written = writer.write([_bad(b"\xff\xfe", 0), *good, *good[:2], _bad(b'{"type":"nonsense"}', 1)])
+    assert (written.records, written.redelivered) == (5, 2)
     assert [reject.record.offset for reject in written.rejected] == [0, 1]
     assert "nonsense" in str(written.rejected[1].error)
     found = query(
@@ -111,11 +111,8 @@ def test_what_cannot_be_decoded_is_kept_raw(archive_at: Archives) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("occurred_at_ms", 10**18),
-        ("occurred_at_ms", -1),
-        ("seat", 2**40),
-        ("logprobs", "AAA="),
-        ("seed", 2**63),
+        *(("occurred_at_ms", moment) for moment in (10**18, -1)),
+        *(("seat", 2**40), ("logprobs", "AAA="), ("seed", 2**63)),
     ],
 )
 def test_one_event_that_fits_no_column_does_not_stop_the_batch(
@@ -157,13 +154,6 @@ def test_killed_in_mid_batch_and_restarted_equals_uninterrupted(tmp_path: Path, 
         written = writer.write(records)
     assert written.redelivered == resumed_from
     assert content(path, numbered=True) == uninterrupted
-
-
-def test_the_same_record_twice_in_a_batch_is_one(archive_at: Archives) -> None:
-    records = stored(made_up_run())
-    with ArchiveWriter(archive_at("twice")) as writer:
-        written = writer.write(records + records[10:20])
-    assert (written.records, written.redelivered, written.duplicates) == (len(records), 10, 0)
 
 
 def test_batches_prepared_ahead_know_of_each_other(tmp_path: Path) -> None:
@@ -266,27 +256,19 @@ def test_what_is_no_archive_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "nothing.duckdb"
     with pytest.raises(ArchiveError, match=r"no archive at .*start a run first"):
         query(missing, "SELECT 1")
-    text = tmp_path / "text.duckdb"
-    text.write_text("hello " * 1000)
-    with pytest.raises(ArchiveError, match="not a valid DuckDB database file"):
-        query(text, "SELECT 1")
     foreign = tmp_path / "foreign.duckdb"
     with duckdb.connect(str(foreign)) as connection:
         connection.execute("CREATE TABLE mine (x INTEGER)")
-    with pytest.raises(ArchiveError, match="not an archive of unstable_stream"):
-        query(foreign, "SELECT 1")
-    with pytest.raises(ArchiveError, match="not an archive of unstable_stream"):
-        ArchiveWriter(foreign)
+    for use in (lambda: query(foreign, "SELECT 1"), lambda: ArchiveWriter(foreign)):
+        with pytest.raises(ArchiveError, match="not an archive of unstable_stream"):
+            use()
 
 
 @pytest.mark.parametrize(
     ("sql", "message"),
     [
         ("SELECT * FROM nope", "Table with name nope does not exist! Tables and views: actions, "),
-        (
-            "SELECT *\n  FROM game",
-            "line 2, column 8: Table with name game does not exist! Did you mean",
-        ),
+        ("SELECT *\n  FROM game", "line 2, column 8: Table with name game does not exist! Did you mean"),
         ("SELECT 'é', policy FROM seats", 'line 1, column 13: Referenced column "policy" not found'),
         ("SELECT policy_versio FROM seats", "Did you mean policy_version?"),
         ("SELECT seat FROM games", "It is a column of actions, planned_seats, seats, "),

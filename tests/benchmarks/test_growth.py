@@ -6,7 +6,6 @@ import pytest
 
 from benchmarks.curves import curves
 from benchmarks.growth.__main__ import GROWING
-from benchmarks.growth.game import Talk
 
 _SVG = "{http://www.w3.org/2000/svg}"
 
@@ -25,14 +24,6 @@ def test_a_flat_curve_is_level_and_one_ten_times_higher_each_time_is_straight() 
     assert {"flat", "straight", "games", "1e2"} <= texts
 
 
-def test_curves_that_do_not_fit_beside_each_other_are_below() -> None:
-    picture = ElementTree.fromstring(curves({str(number): [(1.0, 1.0)] for number in range(5)}))
-    moved = [group.attrib["transform"] for group in picture.iter(f"{_SVG}g")]
-    assert len(set(moved)) == 5
-    assert moved[0] == "translate(48 0)"
-    assert moved[4] == "translate(48 240)"
-
-
 @pytest.mark.parametrize("what", GROWING)
 def test_counting_begins_once_as_many_steps_wait_as_may(what: str) -> None:
     counts, run_with = GROWING[what]
@@ -41,18 +32,3 @@ def test_counting_begins_once_as_many_steps_wait_as_may(what: str) -> None:
         run = run_with(count)
         assert 0 < run.after < run.updates
         assert run.after * run.batch_size > run.waiting
-
-
-def test_all_players_speak_so_often_and_one_wins() -> None:
-    game = Talk(turns=2, topic=3)
-    game.reset(3, seed=1)
-    seats = []
-    over = False
-    while not over:
-        seat, told = game.get_observation()
-        assert told.startswith("Topic 3")
-        seats.append(seat)
-        over, _ = game.step("anything")
-    assert seats == [0, 1, 2, 0, 1, 2]
-    rewards, _ = game.close()
-    assert sorted(rewards.values()) == [-1.0, -1.0, 1.0]

@@ -105,15 +105,6 @@ def _content(peer: str, shape: str, parameters: int) -> dict[str, Any]:
     return {"machine": {peer: "1.2"}, "results": results, "cases": {name: case}}
 
 
-def test_the_ratios_are_those_of_the_rates() -> None:
-    cpu, wall, update, process = _content("trl", "small", 1)["results"]
-    assert (cpu["ours"], cpu["baseline"]) == ((60.0, 60.0, 60.0), (30.0, 20.0, 15.0))
-    assert (cpu["ratio"], wall["ratio"]) == (3.0, 3.0)
-    # The last update tells the memory of all.
-    assert (update["ours"], update["baseline"]) == ((1024.0,), (256.0,))
-    assert process["ratio"] == 1.0
-
-
 def test_the_table_has_a_row_for_each_case_by_size() -> None:
     made = table([_content("trl", "large", 200), _content("trl", "small", 100)])
     head, line, *rows = made.splitlines()

@@ -37,41 +37,37 @@ def small_disk(directory: Path) -> Iterator[None]:
         subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
+def moment(text: str) -> float:
+    """Return the Unix time of a time in ISO 8601."""
+    return datetime.datetime.fromisoformat(text).timestamp()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--faults", type=int, default=30)
+    # Called as the parameters of do_faults().
+    parser.add_argument("--faults", dest="wanted", type=int, default=30)
     parser.add_argument("--log", choices=["local", "kafka"], default="local")
     parser.add_argument("--backend", choices=["ray", "inline"], default="ray")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, help="default: chaos-results/LOG-BACKEND")
-    parser.add_argument("--until", type=datetime.datetime.fromisoformat, help="do no fault after this time")
+    parser.add_argument("--until", type=moment, default=float("inf"), help="do no fault after this time")
     parser.add_argument("--updates", type=int, default=60, help="of each run")
     parser.add_argument("--small-disk", action="store_true", help="fill the disk too; needs root on Linux")
     parser.add_argument("--only", nargs="*", default=(), help="words in the names of the faults to do")
     arguments = parser.parse_args()
+    arguments.results = arguments.results or Path("chaos-results") / f"{arguments.log}-{arguments.backend}"
     os.environ[KEY_ENV] = "none"
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the run's processes end, too
-    results = arguments.results or Path("chaos-results") / f"{arguments.log}-{arguments.backend}"
     began = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"[{time.monotonic() - began:6.0f} s] {line}", flush=True)
+
     with contextlib.ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
         if arguments.small_disk:
             stack.enter_context(small_disk(work))
-        done = asyncio.run(
-            do_faults(
-                arguments.faults,
-                results,
-                work,
-                log=arguments.log,
-                backend=arguments.backend,
-                seed=arguments.seed,
-                small_disk=arguments.small_disk,
-                only=arguments.only,
-                updates=arguments.updates,
-                until=arguments.until.timestamp() if arguments.until else float("inf"),
-                say=lambda line: print(f"[{time.monotonic() - began:6.0f} s] {line}", flush=True),
-            )
-        )
+        done = asyncio.run(do_faults(**vars(arguments), work=work, say=say))
     print("\n".join(lines(done)))
     return 1 if any(result.failure for result in done) else 0
 

@@ -11,6 +11,7 @@ import shutil
 import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -219,9 +220,6 @@ async def _fill(directory: Path, run: LaunchedRun, _: random.Random) -> str:
 
 
 def _write_until_full(handle: int, size: int) -> None:
-    block = bytes(size)
-    try:
-        while os.write(handle, block):
+    with suppress(OSError):  # no space left: as wanted
+        while os.write(handle, bytes(size)):
             pass
-    except OSError:
-        return  # no space left: as wanted

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from tests.whole_run.processes import History, LaunchedRun, environment
-from unstable_stream.log.topics import load_topics
 from unstable_stream.ui.cli import main
 
 _THAT_IS_ALL = "=== these are all tasks"
@@ -50,7 +49,7 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(_PRELOADED)
 
 
-def _launch(arguments: Sequence[str], output: tuple[str, str], environ: dict[str, str]) -> None:
+def _launch(arguments: Sequence[str], output: Sequence[str], environ: dict[str, str]) -> None:
     for number, name in zip((1, 2), output, strict=True):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     os.environ.update(environ)
@@ -113,11 +112,9 @@ class ForkedRun(LaunchedRun):
     def _start(self) -> "subprocess.Popen[bytes]":
         return cast("subprocess.Popen[bytes]", self._fork(self.arguments, self.stdout, self.stderr))
 
-    def _fork(self, arguments: Sequence[str], stdout: Path, stderr: Path) -> _Forked:
-        output = (str(stdout), str(stderr))
-        return _Forked(
-            _context.Process(target=_launch, args=(list(arguments), output, environment(self.log)))
-        )
+    def _fork(self, arguments: Sequence[str], *output: Path) -> _Forked:
+        given = (list(arguments), [str(path) for path in output], environment(self.log))
+        return _Forked(_context.Process(target=_launch, args=given))
 
     async def until(self, what: str, condition: Callable[[History], bool]) -> None:
         """As for any run; one that stands still first tells where, at the end of ``stderr.txt``."""
@@ -134,11 +131,6 @@ class ForkedRun(LaunchedRun):
         self.popen.send_signal(signal.SIGUSR1)
         while not self.stderr.read_text().rstrip().endswith(_THAT_IS_ALL) and time.monotonic() < deadline:
             await asyncio.sleep(0.1)
-        with self.stderr.open("a") as file:
-            print("--- the log: stable end, high watermark, read here", file=file)
-            for topic in load_topics():
-                for line in await self.history.ends(topic):
-                    print(line, file=file)
 
     async def command(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         """Run another command, forked, on the same data directory and log."""

@@ -5,12 +5,12 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-import textarena as ta
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from examples.smollm2.opponents import win_or_block
 from examples.smollm2.templates import KuhnPoker, TicTacToe
+from tests.games.builders import observations
 from tests.whole_run.processes import LaunchedRun
 from unstable_stream.events import GameOutcome, LearnerUpdate, RunFinished, Trajectory, unpack_tokens
 from unstable_stream.games.players import TurnContext
@@ -21,19 +21,13 @@ SAME = 5e-3
 model in float32 differ by about 2e-5; bfloat16, or the adapter of the update before, by 0.05 to 0.2."""
 
 
-def observations(*moves: int) -> list[str]:
+def shown(*cells: int) -> list[str]:
     """What the players see before each of the moves and after the last."""
-    env = ta.make("TicTacToe-v0-train")
-    env.reset(num_players=2, seed=1)
-    seen = [env.get_observation()[1]]
-    for move in moves:
-        env.step(f"[{move}]")
-        seen.append(env.get_observation()[1])
-    return seen
+    return [text for _, text in observations("TicTacToe-v0-train", *(f"[{cell}]" for cell in cells))]
 
 
 def test_prompt_is_one_example_and_the_board() -> None:
-    seen = observations(4, 0, 8)
+    seen = shown(4, 0, 8)
     assert TicTacToe().format(seen[0]) == "0 X2/3 O5/678 X moves 2\n012/345/678 O moves "
     assert TicTacToe().format(seen[3]) == "0 X2/3 O5/678 X moves 2\n X12/3 O5/67 O X moves "
 
@@ -45,26 +39,15 @@ def test_answer_is_a_digit_or_not_an_answer() -> None:
 
 def test_win_or_block_wins_before_it_blocks() -> None:
     def move(*moves: int) -> str:
-        return win_or_block(TurnContext("TicTacToe-v0-train", 0, 2, 0, 0, 3, observations(*moves)[-1]))
+        return win_or_block(TurnContext("TicTacToe-v0-train", 0, 2, 0, 0, 3, shown(*moves)[-1]))
 
     assert move(0, 3, 1, 4) == "[2]"  # completes 0 1 2, though X threatens 5
     assert move(0, 3, 8, 4) == "[5]"  # nothing to complete: blocks 3 4 5
     assert move(0, 4, 8) == move(0, 4, 8)
 
 
-def poker_observations(*moves: str) -> list[str]:
-    """What the players of Kuhn poker see before each of the moves and after the last."""
-    env = ta.make("KuhnPoker-v0-short-train")
-    env.reset(num_players=2, seed=1)
-    seen = [env.get_observation()[1]]
-    for move in moves:
-        env.step(move)
-        seen.append(env.get_observation()[1])
-    return seen
-
-
 def test_poker_prompt_is_two_examples_the_card_and_the_open_moves() -> None:
-    seen = poker_observations("[bet]", "[call]")
+    seen = [text for _, text in observations("KuhnPoker-v0-short-train", "[bet]", "[call]")]
     examples = "K check bet: bet\nJ fold call: fold\n"
     assert KuhnPoker().format(seen[0]) == f"{examples}K check bet:"
     assert KuhnPoker().format(seen[1]) == f"{examples}Q fold call:"
@@ -86,7 +69,7 @@ def test_cells_and_moves_are_one_token_and_most_answers_are_legal(smollm2: Path)
     digits = [tokenizer.encode(str(cell))[0] for cell in range(9)]
     legal = []
     for taken in ((), (4,), (4, 0), (4, 0, 8), (2, 4, 6, 0), (1, 0, 4, 7, 3)):
-        prompt = tokenizer.encode(TicTacToe().format(observations(*taken)[-1]))
+        prompt = tokenizer.encode(TicTacToe().format(shown(*taken)[-1]))
         assert len(prompt) == 30, "a cell is one token, whoever has taken it"
         with torch.no_grad():
             probabilities = model(torch.tensor([prompt])).logits[0, -1].softmax(-1)

@@ -90,9 +90,8 @@ except SystemExit:
 loaded = {{"structlog", "torch", "ray", "unstable_stream.runs.config"}} & sys.modules.keys()
 assert not loaded, loaded
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], check=True, timeout=300, capture_output=True, text=True
-    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, check=True, timeout=300, capture_output=True, text=True)
     assert done.stdout.split() == ["answer", "42"]
 
 

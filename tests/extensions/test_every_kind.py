@@ -178,9 +178,7 @@ def test_an_object_of_this_process_needs_the_inline_backend(directory: Path) -> 
         check_config(configured("opponent_sampling", "mirror", rewards=rewards))
 
 
-def test_the_page_has_every_kind_and_a_configuration_that_works(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_page_has_every_kind_and_a_configuration_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
     root = EXAMPLES.parents[1]
     monkeypatch.chdir(root)
     page = root / "docs" / "extending.md"

@@ -97,14 +97,10 @@ def test_what_has_no_home_stays_in_this_process() -> None:
     name = reference_to("final_transformation", closure)
     assert isinstance(name, str)
     assert needs_this_process(name)
-    assert name.startswith("object:")
     assert reference_to("final_transformation", closure) == name, "one name for one object"
     assert build(FINAL, name)({0: 1.0}) == {0: 3.0}
     assert len(use_of(FINAL, Reference(name)).sha256) == 64
-    for other in (
-        lambda x, env_id: x,
-        Wrapping(negated),
-    ):  # the second has a part that no configuration holds
+    for other in (lambda x, env_id: x, Wrapping(negated)):  # with a part that no configuration holds
         named = reference_to("final_transformation", other)
         assert needs_this_process(named)
         assert named != name

@@ -144,9 +144,8 @@ def test_an_installed_package_announces_extensions_by_name(
     metadata = directory / "pretend_package-1.5.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: pretend-package\nVersion: 1.5\n")
-    (metadata / "entry_points.txt").write_text(
-        "[unstable_stream.final_transformations]\nscaled = mine:Scaled\n"
-    )
+    announced = "[unstable_stream.final_transformations]\nscaled = mine:Scaled\n"
+    (metadata / "entry_points.txt").write_text(announced)
     monkeypatch.syspath_prepend(directory)
     assert build(FINAL, "scaled(by=4.0)")({0: 1.0}) == {0: 4.0}
     assert is_extension(FINAL, Reference("scaled"))

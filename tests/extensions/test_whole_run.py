@@ -1,6 +1,7 @@
 """A run with code of the user's own in every place, and who may load that code afterwards."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 from tests.command_line import run_command
 from tests.inference.byte_model import build_byte_model
 from unstable_stream.archive import query
-from unstable_stream.extensions import ALLOW_CODE
+from unstable_stream.extensions import ALLOW_CODE, KINDS
 
 pytestmark = pytest.mark.longer
 
@@ -62,22 +63,10 @@ def test_a_run_made_of_own_code_is_recorded_verified_and_confined(
     (started,) = shown(tmp_path, "SELECT extensions FROM run_events WHERE type = 'run-started'")
     used = started["extensions"]
     used = json.loads(used) if isinstance(used, str) else used
-    files = {
-        "template": "template.py:Terse",
-        "opponent": "own_opponent.py:takes_one",
-        "final_transformation": "final_transformation.py:winner_takes_all",
-        "step_transformation": "step_transformation.py:Discounted",
-        "sampling_transformation": "sampling_transformation.py:clipped",
-        "opponent_sampling": "opponent_sampling.py:a_little_better",
-        "rating_system": "rating_system.py:Points",
-        "buffer_strategy": "buffer_strategy.py:surprising_first",
-        "engine": "engine.py:Constant",
-        "consumer": "consumer.py:mean_length",
-        "tracker": "tracker.py:Printer",
-    }
-    modules = {"environment": "environment:Stones", "algorithm": "algorithm:Vanilla"}
-    expected = modules | {kind: f"{tmp_path}/{target}" for kind, target in files.items()}
-    assert {use["kind"]: use["target"] for use in used} == expected
+    modules = {"environment:Stones", "algorithm:Vanilla"}
+    in_files = {f"{tmp_path}/{target}" for target in re.findall(r"\w+\.py:\w+", CONFIG)}
+    assert {use["target"] for use in used} == modules | in_files
+    assert {use["kind"] for use in used} == set(KINDS)
     assert all(len(use["sha256"]) == 64 for use in used)
     outcomes = shown(tmp_path, "SELECT DISTINCT env_id FROM game_outcomes")
     assert outcomes == [{"env_id": "environment:Stones(stones=6)"}]
@@ -92,15 +81,11 @@ def test_a_run_made_of_own_code_is_recorded_verified_and_confined(
     assert {"plugin/mean_length", "tracker"} <= {line["source"] for line in tracked}
     env = "environment:Stones(stones=6)"
     values = {name: value for line in tracked for name, value in line["values"].items()}
-    assert {
-        f"collection-{env}/win-rate",
-        f"evaluation-{env}/win-rate/random-legal",
-        "learner/loss",
-    } <= values.keys()
+    rates = {f"collection-{env}/win-rate", f"evaluation-{env}/win-rate/random-legal"}
+    assert rates | {"learner/loss"} <= values.keys()
     counted = shown(tmp_path, "SELECT split, count(*) AS n FROM game_outcomes GROUP BY split ORDER BY split")
-    assert [values[f"{prefix}-{env}/games"] for prefix in ("evaluation", "collection")] == [
-        split["n"] for split in counted
-    ], "the last games too"
+    told = [values[f"{prefix}-{env}/games"] for prefix in ("evaluation", "collection")]
+    assert told == [split["n"] for split in counted], "the last games too"
     more = run_command("track", "own", "--to", "jsonl", cwd=tmp_path)
     assert more.returncode == 0, more.stderr
     again = [json.loads(line) for line in file.read_text().splitlines()]
@@ -108,9 +93,8 @@ def test_a_run_made_of_own_code_is_recorded_verified_and_confined(
     late = {line["source"] for line in again[len(tracked) :]}
     assert late <= {"launcher", "archiver"}, "what the run told after its trackers had ended"
 
-    points = run_command(
-        "rerate", "own", "--system", "rating_system.py:Points", "--json", "--dry-run", cwd=tmp_path
-    )
+    options = ("--system", "rating_system.py:Points", "--json", "--dry-run")
+    points = run_command("rerate", "own", *options, cwd=tmp_path)
     assert points.returncode == 0, points.stderr
     rows = json.loads(points.stdout)
     assert rows

@@ -1,6 +1,8 @@
 """Records that no reader expects: bytes that are no event, headers that are no text, absurd events."""
 
+import contextlib
 import copy
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -17,19 +19,9 @@ from unstable_stream.log.topics import TOPICS_DIR, load_topics
 from unstable_stream.runs.config import RunConfig
 
 _GOLDEN: Final = {path.stem: json.loads(path.read_bytes()) for path in (TOPICS_DIR / "golden").glob("*.json")}
-_ABSURD: Final[tuple[Any, ...]] = (
-    None,
-    -1,
-    2**63 - 1,
-    -(2**63),
-    1e308,
-    "",
-    "../../\x00\U0001f4a5",
-    "x" * 3000,
-    "AAAA",
-    [],
-    {},
-)
+_NUMBERS: Final = (-1, 2**63 - 1, -(2**63), 1e308)
+_TEXTS: Final = ("", "../../\x00\U0001f4a5", "x" * 3000, "AAAA")
+_ABSURD: Final[tuple[Any, ...]] = (None, *_NUMBERS, *_TEXTS, [], {})
 
 
 def _bodies(example: bytes) -> Iterator[bytes]:
@@ -86,12 +78,10 @@ def absurd_events(run_id: str, every: int = 1) -> list[Event]:
         if path and path[0] not in ("run_id", "type")
         for value in _ABSURD
     ]
-    found = []
+    found: list[Event] = []
     for document, path, value in cases[::every]:
-        try:
+        with contextlib.suppress(EventError):
             found.append(decode_event(msgspec.json.encode(_changed(document, path, value))))
-        except EventError:
-            continue
     return found
 
 
@@ -105,21 +95,10 @@ def absurd_starts(run_id: str, example: RunConfig, log_id: str) -> list[Event]:
     configs = [{**whole, name: values[place % len(values)]} for place, name in enumerate(whole)]
     configs += [{}, {**whole, "rewards": {"final": [f"A(x={'-' * 9000}1)"]}}]
     configs += [{**whole, "rewards": {"final": [{"type": "os:system", "command": "true"}]}}]
-    offsets: list[dict[str, tuple[int, ...]]] = [
-        {"steps": (-(2**63),)},
-        {"steps": (2**62,) * 500},
-        {"no such topic": (1,)},
-    ]
+    offsets = itertools.cycle([{"steps": (-(2**63),)}, {"steps": (2**62,) * 500}, {"no such topic": (1,)}])
+    absurd: dict[str, Any] = {"name": "\x1b[31mabsurd", "seed": -1, "log_id": log_id}
     return [
-        made(
-            RunStarted,
-            run_id=f"{run_id}-{number}",
-            name="\x1b[31mabsurd",
-            seed=-1,
-            config=config,
-            log_id=log_id,
-            start_offsets=offsets[number % len(offsets)],
-        )
+        made(RunStarted, run_id=f"{run_id}-{number}", config=config, start_offsets=next(offsets), **absurd)
         for number, config in enumerate(configs)
     ]
 

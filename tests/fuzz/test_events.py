@@ -25,9 +25,8 @@ from unstable_stream.services.streams.processors import rating_processor, reward
 from unstable_stream.services.tracking.prometheus import MonitorState
 from unstable_stream.services.workers.game_schedule import GameSchedule
 
-GOLDEN = {
-    path.stem: path.read_bytes().rstrip(b"\n") for path in sorted((TOPICS_DIR / "golden").glob("*.json"))
-}
+_FILES = sorted((TOPICS_DIR / "golden").glob("*.json"))
+GOLDEN = {path.stem: path.read_bytes().rstrip(b"\n") for path in _FILES}
 RUN = "run-golden"
 
 golden_names = st.sampled_from(sorted(GOLDEN))
@@ -46,12 +45,10 @@ def test_changed_bytes_give_an_event_or_a_typed_error(data: bytes) -> None:
 
 
 def events_of(bodies: list[bytes]) -> list[Event]:
-    events = []
+    events: list[Event] = []
     for body in bodies:
-        try:
+        with contextlib.suppress(EventError):
             events.append(decode_event(body))
-        except EventError:
-            continue
     return events
 
 
@@ -77,16 +74,13 @@ def each(fold: Callable[[Any], Any], events: Iterable[Any]) -> None:
             fold(event)
 
 
-def fold_rewards(events: list[Event]) -> None:
-    processor = reward_processor(RUN, CONFIG.rewards.final, CONFIG.rewards.step)
-    each(processor.handle, events)
-    assert json.loads(json.dumps(processor.state())) is not None
-
-
-def fold_ratings(events: list[Event]) -> None:
-    processor = rating_processor(RUN)
-    each(processor.handle, events)
-    assert json.loads(json.dumps(processor.state())) is not None
+def fold_rewards_and_ratings(events: list[Event]) -> None:
+    for processor in (
+        reward_processor(RUN, CONFIG.rewards.final, CONFIG.rewards.step),
+        rating_processor(RUN),
+    ):
+        each(processor.handle, events)
+        assert json.loads(json.dumps(processor.state())) is not None
 
 
 def fold_schedule(events: list[Event]) -> None:
@@ -95,22 +89,17 @@ def fold_schedule(events: list[Event]) -> None:
     schedule.next_games(0)
 
 
-def fold_buffer(events: list[Event]) -> None:
-    buffer = StepBuffer(100, max_staleness=4)
+def fold_buffer_and_tally(events: list[Event]) -> None:
+    buffer, tally = StepBuffer(100, max_staleness=4), GameTally()
     for event in events:
         if isinstance(event, Step):
             buffer.add(event)
         elif isinstance(event, LearnerUpdate):
             buffer.apply(event)
+        elif isinstance(event, GameOutcome):
+            tally.add(event)
     if buffer.available(1):
         buffer.get_batch(1, 1)
-
-
-def fold_tally(events: list[Event]) -> None:
-    tally = GameTally()
-    for event in events:
-        if isinstance(event, GameOutcome):
-            tally.add(event)
     tally.take()
 
 
@@ -141,7 +130,7 @@ def fold_archive(events: list[Event]) -> None:
     assert batch.tables["events"].num_rows == len(records)
 
 
-FOLDS = (fold_rewards, fold_ratings, fold_schedule, fold_buffer, fold_tally, fold_ledger, fold_archive)
+FOLDS = (fold_rewards_and_ratings, fold_schedule, fold_buffer_and_tally, fold_ledger, fold_archive)
 
 
 @pytest.mark.parametrize("fold", FOLDS, ids=lambda fold: fold.__name__)
@@ -157,13 +146,9 @@ def test_folds_take_any_event_that_decodes(fold: Callable[[list[Event]], None], 
 @pytest.mark.parametrize(
     ("name", "field"),
     [
-        ("step.v1", "turn_index"),
-        ("learner-update.v1", "update"),
-        ("game-started.v1", "game_index"),
-        ("game-outcome.v1", "game_index"),
-        ("checkpoint.v1", "iteration"),
-        ("run-started.v1", "parent_update"),
-        ("run-started.v1", "parent_games"),
+        *(("step.v1", "turn_index"), ("learner-update.v1", "update"), ("checkpoint.v1", "iteration")),
+        *((f"game-{what}.v1", "game_index") for what in ("started", "outcome")),
+        *(("run-started.v1", field) for field in ("parent_update", "parent_games")),
     ],
 )
 def test_no_number_makes_the_books_endless(name: str, field: str, number: int) -> None:

@@ -7,8 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import textarena as ta
+
 from tests.builders import made
 from unstable_stream.events import GameOutcome, GameStarted, Seat
+from unstable_stream.games.environments import Environment
 from unstable_stream.games.play import PlayedGame, play_game
 from unstable_stream.games.players import Move, Player, SampledTokens, TurnContext
 
@@ -18,15 +21,9 @@ RUN = "run-test"
 def make_seat(seat: int, *, uid: str | None = None, trained: bool = False) -> Seat:
     """A checkpoint's seat if trained, else a scripted one."""
     if trained:
-        return Seat(
-            seat=seat,
-            model_uid=uid or "ckpt-000003",
-            kind="checkpoint",
-            policy_version=3,
-            template="default",
-            trained=True,
-        )
-    return Seat(seat=seat, model_uid=uid or f"scripted-{seat}", kind="scripted")
+        uid = uid or "ckpt-000003"
+        return made(Seat, seat=seat, model_uid=uid, policy_version=3, template="default", trained=True)
+    return made(Seat, seat=seat, model_uid=uid or f"scripted-{seat}", kind="scripted")
 
 
 def make_started(env_id: str, seats: int | Sequence[Seat], *, index: int = 0, seed: int = 7) -> GameStarted:
@@ -80,6 +77,24 @@ class ListPlayer:
 def players_of(*actions: list[str], sampled: bool = False) -> dict[int, ListPlayer]:
     """A player for each seat, with the actions that it plays."""
     return {seat: ListPlayer(own, sampled) for seat, own in enumerate(actions)}
+
+
+def observations(env_id: str, *actions: str) -> list[tuple[int, str]]:
+    """Return (seat, observation) of TextArena before each of the actions and after the last."""
+    env = ta.make(env_id)
+    env.reset(num_players=2, seed=1)
+    seen = [env.get_observation()]
+    for action in actions:
+        env.step(action)
+        seen.append(env.get_observation())
+    return seen
+
+
+def begin(env_id: str, num_players: int = 2, *, seed: int = 7, allowed: int = 0) -> Environment:
+    """An environment at the beginning of a game."""
+    environment = Environment(env_id, invalid_moves_allowed=allowed)
+    environment.reset(num_players, seed)
+    return environment
 
 
 class OwnEnvironment:

@@ -16,6 +16,7 @@ from unstable_stream.games.players import Player
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # some search for a solvable level
 @pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.long)])

@@ -1,11 +1,11 @@
 """The door to TextArena: fresh objects, typed results, invalid moves, and refusals that help."""
 
 import random
-import subprocess
 import sys
 
 import pytest
 
+from tests.games.builders import begin
 from unstable_stream.errors import EnvironmentUnavailableError, GameError
 from unstable_stream.games.environments import (
     Environment,
@@ -13,19 +13,6 @@ from unstable_stream.games.environments import (
     environment_status,
     list_environments,
 )
-
-
-def begin(env_id: str, num_players: int = 2, *, seed: int = 7, allowed: int = 0) -> Environment:
-    environment = Environment(env_id, invalid_moves_allowed=allowed)
-    environment.reset(num_players, seed)
-    return environment
-
-
-def test_importing_the_package_loads_no_textarena() -> None:
-    code = "import sys, unstable_stream.games.players, unstable_stream.games.templates; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "unstable_stream.games.templates" in loaded
-    assert "textarena" not in loaded.split()
 
 
 def test_lists_the_training_variants() -> None:
@@ -65,15 +52,6 @@ def test_refuses_with_name_reason_and_remedy(
     assert environment_status(env_id, num_players) is not None
 
 
-@pytest.mark.parametrize(
-    ("env_id", "num_players"),
-    [("SimpleTak-v0-train", 2), ("ThreePlayerTicTacToe-v0-train", 3), ("FrozenLake-v0-train", 1)],
-)
-def test_accepts_what_can_be_played(env_id: str, num_players: int) -> None:
-    check_environment(env_id, num_players)
-    assert environment_status(env_id, num_players) is None
-
-
 def test_an_object_is_good_for_one_game() -> None:
     environment = begin("TicTacToe-v0-train")
     with pytest.raises(GameError, match="already used"):
@@ -94,19 +72,6 @@ def test_nothing_is_possible_before_the_beginning_or_after_the_end() -> None:
         environment.step("[8]")
     assert environment.close().rewards == {0: 1.0, 1: -1.0}
     assert environment.turn == 5
-
-
-def test_the_first_invalid_move_loses_by_default() -> None:
-    environment = begin("SimpleTak-v0-train")
-    assert environment.step("[5]").valid
-    assert environment.observe().seat == 1
-    result = environment.step("[5]")
-    assert (result.done, result.valid) == (True, False)
-    assert result.invalid_reason == "Cell 5 is already occupied. Choose an empty cell."
-    closed = environment.close()
-    assert closed.rewards == {0: 1.0, 1: -1.0}
-    assert closed.invalid_seats == {1}
-    assert closed.reason == "Cell 5 is already occupied. Choose an empty cell."
 
 
 def test_allowed_invalid_moves_are_counted_in_a_row() -> None:

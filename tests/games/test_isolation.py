@@ -35,23 +35,6 @@ def test_the_private_generator_gives_what_the_global_one_gives_for_the_same_seed
         assert draw() == expected
 
 
-def test_interleaved_generators_go_on_where_they_were() -> None:
-    alone = PrivateRandomness(1)
-    serial = []
-    for _ in range(3):
-        with alone:
-            serial.append(draw())
-    one, two = PrivateRandomness(1), PrivateRandomness(2)
-    interleaved = []
-    for _ in range(3):
-        with one:
-            interleaved.append(draw())
-        with two:
-            draw()
-        random.random()
-    assert interleaved == serial
-
-
 def test_another_thread_finds_the_global_ones_and_the_output_meanwhile(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -7,14 +7,14 @@ from typing import Any
 import pyspiel
 import pytest
 
-from tests.games.builders import make_started, play, players_of, shown_again
+from tests.games.builders import begin, make_started, play, players_of, shown_again
+from tests.games.test_scripted import match
 from unstable_stream.errors import ConfigError, GameError
-from unstable_stream.events import GameOutcome
 from unstable_stream.extensions import KINDS, Reference, confined, is_extension
 from unstable_stream.games.environments import Environment, check_environment
 from unstable_stream.games.openspiel import games
 from unstable_stream.games.openspiel.wording import information_state, move_names, observation, read_move
-from unstable_stream.games.opponents.scripted import scripted_names, scripted_player
+from unstable_stream.games.opponents.scripted import scripted_names
 from unstable_stream.games.templates import get_template
 from unstable_stream.ui.cli.options import environment
 
@@ -23,14 +23,6 @@ LEDUC = "openspiel:leduc_poker"
 DICE = "openspiel:liars_dice(dice_sides=3)"
 NIM = "openspiel:nim(pile_sizes='1;2;3')"
 ENVIRONMENTS = (KUHN, LEDUC, DICE, NIM, "openspiel:tic_tac_toe", "openspiel:pig(winscore=20)")
-
-
-async def match(env_id: str, names: tuple[str, str], count: int) -> list[GameOutcome]:
-    players = {seat: scripted_player(name, env_id) for seat, name in enumerate(names)}
-    return [
-        (await play(make_started(env_id, 2, index=index, seed=index), players, now_ms=lambda: 0)).outcome
-        for index in range(count)
-    ]
 
 
 def states(game: Any) -> list[Any]:
@@ -51,22 +43,16 @@ def by_state(name: str) -> dict[str, Any]:
     return {information_state(state): state for state in states(pyspiel.load_game(name))}
 
 
-def begun(env_id: str, seed: int = 3, allowed: int = 0) -> Environment:
-    game = Environment(env_id, invalid_moves_allowed=allowed)
-    game.reset(2, seed)
-    return game
-
-
 @pytest.mark.parametrize("env_id", ENVIRONMENTS)
 async def test_random_play_makes_no_invalid_move_and_every_seed_replays_equal(env_id: str) -> None:
     check_environment(env_id, 2)
-    once = await match(env_id, ("random-legal", "random-legal"), 200)
+    once = await match(env_id, ["random-legal"] * 2, 200)
     assert all(action.valid for outcome in once for action in outcome.actions)
     assert {outcome.reason for outcome in once} <= {"win", "draw"}
-    assert once == await match(env_id, ("random-legal", "random-legal"), 200)
+    assert once == await match(env_id, ["random-legal"] * 2, 200)
     for outcome in once[:20]:
         await shown_again(outcome)
-    for outcome in await match(env_id, ("first-legal", "random-legal"), 20):
+    for outcome in await match(env_id, ["first-legal", "random-legal"], 20):
         assert outcome.invalid_seat is None
 
 
@@ -78,7 +64,7 @@ async def test_chance_is_drawn_from_the_seed_with_its_probabilities() -> None:
 
 
 def _first_card(seed: int) -> str:
-    return begun(KUHN, seed).observe().text.partition("Your card: ")[2][0]
+    return begin(KUHN, seed=seed).observe().text.partition("Your card: ")[2][0]
 
 
 async def test_returns_are_the_rewards() -> None:
@@ -96,7 +82,7 @@ def test_a_move_is_read_by_name_or_number(action: str) -> None:
 
 @pytest.mark.parametrize("action", ["[Call]", "[2]", "", "[-1]", "[01x]", "²"])
 async def test_an_illegal_answer_is_an_invalid_move(action: str) -> None:
-    game = begun(KUHN)
+    game = begin(KUHN)
     result = game.step(action)
     assert result.done
     assert not result.valid
@@ -107,7 +93,7 @@ async def test_an_illegal_answer_is_an_invalid_move(action: str) -> None:
 
 
 def test_invalid_moves_are_allowed_in_a_row_as_configured() -> None:
-    game = begun(LEDUC, allowed=1)
+    game = begin(LEDUC, allowed=1)
     assert not game.step("[Fold]").done
     seen = game.observe()
     assert seen.seat == 0
@@ -118,7 +104,7 @@ def test_invalid_moves_are_allowed_in_a_row_as_configured() -> None:
 
 
 def test_a_game_that_is_not_over_has_no_rewards() -> None:
-    game = begun(KUHN, 0)
+    game = begin(KUHN, seed=0)
     game.step("[Pass]")
     assert game.close().rewards is None
 
@@ -189,7 +175,7 @@ def test_boards_checked_by_hand() -> None:
 )
 def test_what_cannot_be_played_is_refused_in_one_line(env_id: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
-        begun(env_id)
+        begin(env_id)
     assert "\n" not in str(caught.value)
 
 
@@ -202,7 +188,7 @@ def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "pyspiel", None)
     monkeypatch.setattr(games, "_pyspiel", games._pyspiel.__wrapped__)
     with pytest.raises(ConfigError, match=r"pip install 'unstable_stream\[openspiel\]'"):
-        begun(KUHN)
+        begin(KUHN)
 
 
 def test_it_is_built_in_and_not_code_of_a_user() -> None:
@@ -211,7 +197,7 @@ def test_it_is_built_in_and_not_code_of_a_user() -> None:
     assert is_extension(kind, Reference("openspiels:kuhn_poker"))
     assert scripted_names(KUHN)[:2] == ("random-legal", "first-legal")
     with confined():
-        begun(KUHN)
+        begin(KUHN)
 
 
 def test_an_id_with_a_template_on_the_command_line() -> None:

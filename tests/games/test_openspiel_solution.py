@@ -25,21 +25,10 @@ def kuhn_equilibrium(alpha: float) -> dict[str, dict[int, float]]:
 
     H. W. Kuhn, "Simplified two-person poker", 1950.
     """
-    bets = {
-        "0": alpha,
-        "1": 0.0,
-        "2": 3 * alpha,
-        "0pb": 0.0,
-        "1pb": alpha + 1 / 3,
-        "2pb": 1.0,
-        "0p": 1 / 3,
-        "1p": 0.0,
-        "2p": 1.0,
-        "0b": 0.0,
-        "1b": 1 / 3,
-        "2b": 1.0,
-    }
-    return {state: {PASS: 1 - bet, BET: bet} for state, bet in bets.items()}
+    bets = {"0": alpha, "2": 3 * alpha, "1pb": alpha + 1 / 3, "2pb": 1.0}
+    bets |= {"0p": 1 / 3, "2p": 1.0, "1b": 1 / 3, "2b": 1.0}
+    states = [f"{card}{moves}" for card in "012" for moves in ("", "p", "b", "pb")]
+    return {state: {PASS: 1 - bets.get(state, 0.0), BET: bets.get(state, 0.0)} for state in states}
 
 
 @pytest.mark.parametrize(

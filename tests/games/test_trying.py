@@ -5,9 +5,8 @@ import threading
 
 import pytest
 
-from tests.games.builders import OwnEnvironment
+from tests.games.builders import OwnEnvironment, begin
 from unstable_stream.errors import GameError
-from unstable_stream.games.environments import Environment
 from unstable_stream.games.opponents.grammars import first_legal, random_legal
 from unstable_stream.games.players import TurnContext
 
@@ -17,17 +16,14 @@ def test_what_is_accepted_is_what_step_calls_valid() -> None:
     games = {"Chopsticks-v0-train": chopsticks, "openspiel:kuhn_poker": {"[Bet]": True, "[Fold]": False}}
     for env_id, moves in games.items():
         for action, legal in moves.items():
-            environment = Environment(env_id)
-            environment.reset(2, seed=1)
+            environment = begin(env_id, seed=1)
             assert environment.accepts(action) is environment.accepts(action) is legal
             assert environment.step(action).valid is legal
 
 
 def test_asking_leaves_the_game_and_the_global_generators_alone() -> None:
     state = random.getstate()
-    asked, untouched = Environment("LiarsDice-v0-train"), Environment("LiarsDice-v0-train")
-    for environment in (asked, untouched):
-        environment.reset(2, seed=5)
+    asked, untouched = (begin("LiarsDice-v0-train", seed=5) for _ in range(2))
     for action in ("[Bid: 2, 3]", "[Bid: 9, 9]", "[Call]", "[Bid: 3, 3]", "[Call]"):
         for tried in ("[Call]", "[Bid: 4, 4]", "nonsense"):
             asked.accepts(tried)
@@ -41,8 +37,7 @@ def test_asking_leaves_the_game_and_the_global_generators_alone() -> None:
 
 
 def test_a_win_of_tak_ends_the_game_and_trying_it_does_not() -> None:
-    environment = Environment("Tak-v0-train")
-    environment.reset(2, seed=0)
+    environment = begin("Tak-v0-train", seed=0)
     size = environment._env.board_size
     for row in range(size):
         for seat, column in ((0, 0), (1, size - 1)):
@@ -67,15 +62,13 @@ class Uncopied(OwnEnvironment):
 
 
 def test_what_cannot_be_copied_is_said() -> None:
-    environment = Environment(f"{__name__}:Uncopied")
-    environment.reset(2, seed=0)
+    environment = begin(f"{__name__}:Uncopied", seed=0)
     with pytest.raises(GameError, match=r"cannot try '\[a\]' at turn 0 on a copy.*lock"):
         environment.accepts("[a]")
 
 
 def test_a_game_that_is_over_accepts_nothing() -> None:
-    environment = Environment("Chopsticks-v0-train")
-    environment.reset(2, seed=1)
+    environment = begin("Chopsticks-v0-train", seed=1)
     environment.step("nonsense")
     with pytest.raises(GameError, match="has not begun or is over"):
         environment.accepts("[attack 0 1]")

@@ -1,11 +1,33 @@
 """One tiny model and its adapters for all engine tests."""
 
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.inference.tiny_model import build_adapter, build_tiny_model
 from unstable_stream.inference.engine import Adapter
+from unstable_stream.inference.transformers.engine import TransformersEngine
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until something is so; fail after two minutes."""
+    async with asyncio.timeout(120):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def playing(model: Path, **options: Any) -> AsyncIterator[TransformersEngine]:
+    """An engine of this model on one thread of the CPU, closed in the end."""
+    engine = TransformersEngine(str(model), device="cpu", num_threads=1, **options)
+    try:
+        yield engine
+    finally:
+        await engine.close()
 
 
 @pytest.fixture(scope="session")

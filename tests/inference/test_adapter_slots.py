@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.inference.conftest import until
 from tests.inference.tiny_model import build_adapter
 from unstable_stream.errors import AdapterError, ConfigError, EngineError
 from unstable_stream.inference.adapter_files import check_adapter_files, check_target_modules, weight_shapes
@@ -92,25 +93,10 @@ async def end(*requests: Request) -> list[int]:
     return await asyncio.gather(*(request.task for request in requests))
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():
-            await asyncio.sleep(0)
-
-
 async def settle() -> None:
     """Let every ready task run until nothing more can change by itself."""
     for _ in range(50):
         await asyncio.sleep(0)
-
-
-async def test_an_adapter_is_loaded_once_for_many_requests() -> None:
-    memory = Memory()
-    slots = slots_over(memory, max_live=2)
-    requests = [start(slots, A) for _ in range(10)]
-    await until(lambda: all(request.entered.is_set() for request in requests))
-    assert memory.loads == ["a"]
-    assert await end(*requests) == [1] * 10
 
 
 async def test_a_full_house_drains_before_the_next_adapter_goes_live() -> None:

@@ -4,12 +4,12 @@ import asyncio
 import secrets
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.inference.conftest import until
 from tests.log.stores.saved import put, save
 from unstable_stream.errors import AdapterError, EngineError, StoreUnavailableError
 from unstable_stream.inference.engine import (
@@ -83,11 +83,6 @@ def adapter(tmp_path: Path) -> Adapter:
 
 def ask(engine: FetchingEngine, adapter: Adapter | None) -> "asyncio.Task[Completion]":
     return asyncio.create_task(engine.generate(GenerationRequest([1], adapter=adapter)))
-
-
-async def until(condition: Callable[[], object]) -> None:
-    while not condition():
-        await asyncio.sleep(0.01)
 
 
 class Gate:

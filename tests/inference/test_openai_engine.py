@@ -95,8 +95,8 @@ async def test_slow_endpoints_time_out(endpoint: Endpoint) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        *(b"<html>a proxy</html>", b"", b"[]", b'"text"', b"null", b'{"choices": [{}]}'),
-        *(b'{"choices": [null]}', pytest.param(b"[" * 100_000, id="nested too deep")),
+        *(b"<html>a proxy</html>", b"", b"[]", b'"text"', b"null", b'{"choices": []}'),
+        *(b'{"choices": [{}]}', b'{"choices": [null]}', pytest.param(b"[" * 100_000, id="nested too deep")),
     ],
 )
 async def test_an_answer_that_is_no_completion_is_no_end_of_the_worker(
@@ -108,11 +108,7 @@ async def test_an_answer_that_is_no_completion_is_no_end_of_the_worker(
         await _ask(endpoint)
 
 
-async def test_unreachable_and_empty_answers(endpoint: Endpoint) -> None:
-    """No server, no choices."""
-    endpoint.replies((200, {"id": "1", "object": "x", "created": 0, "model": "m", "choices": []}))
-    with pytest.raises(EngineOverloadedError, match="without any choice"):
-        await _ask(endpoint)
+async def test_an_endpoint_that_is_not_there_cannot_be_reached(endpoint: Endpoint) -> None:
     endpoint.url = "http://127.0.0.1:9/v1"
     with pytest.raises(EngineOverloadedError, match="cannot be reached"):
         await _ask(endpoint, max_retries=0)
@@ -202,25 +198,23 @@ async def test_a_refused_setting_names_the_key_to_set(
 
 
 async def test_no_more_at_once_than_allowed(endpoint: Endpoint) -> None:
-    """Ten callers, three places: three under way at the most, and all are answered."""
+    """Nine callers, three places: three under way at the most, and all are answered."""
     under_way = most = 0
-    full = asyncio.Event()
+    three = asyncio.Barrier(3)
 
     async def answer(number: int, body: dict[str, Any]) -> Answer:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
-        if under_way == 3:
-            full.set()
-        await full.wait()
+        await three.wait()
         under_way -= 1
         return completion("[4]")
 
     endpoint.answer = answer
     engine = OpenAIEngine("m", base_url=endpoint.url, api_key_env=KEY_ENV, max_concurrency=3)
-    replies = await asyncio.gather(*(engine.reply("x", SETTINGS) for _ in range(10)))
+    replies = await asyncio.gather(*(engine.reply("x", SETTINGS) for _ in range(9)))
     await engine.close()
-    assert [reply.text for reply in replies] == ["[4]"] * 10
+    assert [reply.text for reply in replies] == ["[4]"] * 9
     assert most == 3
 
 

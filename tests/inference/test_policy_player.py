@@ -24,16 +24,21 @@ from unstable_stream.inference.policy_player import ChatPlayer, PolicyPlayer
 from unstable_stream.inference.tokenizer import FileTokenizer, load_tokenizer
 
 
-@dataclass
 class ScriptedEngine:
-    """Answers every request with one completion and remembers what it was asked."""
+    """Gives the completions in turn, again and again, and remembers what it was asked."""
 
-    completion: Completion
-    requests: list[GenerationRequest] = field(default_factory=list)
+    def __init__(self, *completions: Completion) -> None:
+        self.completions = completions
+        self.requests: list[GenerationRequest] = []
 
     async def generate(self, request: GenerationRequest) -> Completion:
         self.requests.append(request)
-        return self.completion
+        return self.completions[(len(self.requests) - 1) % len(self.completions)]
+
+    def check_seeds(self) -> None:
+        """The first answer has the turn's own seed, and each one of its own."""
+        assert self.requests[0].seed == 77
+        assert len({request.seed for request in self.requests}) == len(self.completions)
 
     def stats(self) -> EngineStats:
         return EngineStats(0, 0, 0.0, 0, 0)
@@ -157,23 +162,6 @@ async def test_a_completion_that_nothing_can_be_trained_on_is_refused(
         await moved(ScriptedEngine(Completion(tokens, logprobs, "stop")), tokenizer)
 
 
-class Answers(ScriptedEngine):
-    """Gives the answers in turn."""
-
-    def __init__(self, *answers: Completion) -> None:
-        super().__init__(answers[0])
-        self.answers = answers
-
-    async def generate(self, request: GenerationRequest) -> Completion:
-        self.requests.append(request)
-        return self.answers[len(self.requests) - 1]
-
-    def check_seeds(self) -> None:
-        """The first answer has the turn's own seed, and each one of its own."""
-        assert self.requests[0].seed == 77
-        assert len({request.seed for request in self.requests}) == len(self.answers)
-
-
 @pytest.mark.parametrize(
     ("answers", "played"),
     [
@@ -186,7 +174,7 @@ class Answers(ScriptedEngine):
 async def test_the_action_of_most_answers_is_played(
     tokenizer: FileTokenizer, answers: list[str], played: str
 ) -> None:
-    engine = Answers(*map(_answer, answers))
+    engine = ScriptedEngine(*map(_answer, answers))
     move, sampled = await moved(engine, tokenizer, votes=len(answers))
     assert move.action == played.replace("<eos>", "")
     # What is recorded is the first answer with that action.
@@ -208,7 +196,7 @@ async def test_the_most_probable_answer_per_token_is_played(
     tokenizer: FileTokenizer, given: list[tuple[str, list[float]]], played: int
 ) -> None:
     made = [Completion(list(_ids(text))[: len(logprobs)], logprobs, "stop") for text, logprobs in given]
-    engine = Answers(*made)
+    engine = ScriptedEngine(*made)
     _, sampled = await moved(engine, tokenizer, best_of=len(made))
     assert sampled.logprobs == tuple(given[played][1])
     engine.check_seeds()

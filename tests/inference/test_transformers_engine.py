@@ -3,7 +3,8 @@
 import asyncio
 import math
 import random
-from collections.abc import AsyncIterator, Callable, Iterable
+import shutil
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
+from tests.algorithms.test_scoring import SHAPE
+from tests.inference.conftest import playing
 from tests.inference.reference import Reference
 from tests.inference.tiny_model import EOS_TOKEN_ID, VOCABULARY, build_adapter, build_tiny_model
 from unstable_stream.errors import ConfigError, EngineError
@@ -35,9 +38,8 @@ CONTEXT = 256
 @pytest.fixture
 async def engine(tiny_model: Path) -> AsyncIterator[TransformersEngine]:
     """A fresh engine of the tiny model."""
-    made = TransformersEngine(str(tiny_model), device="cpu", num_threads=1)
-    yield made
-    await made.close()
+    async with playing(tiny_model) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +212,7 @@ async def test_bad_adapters_fail_only_their_own_requests(
         assert isinstance(result, EngineError)
         assert words in str(result)
     # A path that was wrong once may be put right.
-    mended = Adapter("gone", _copy_of(adapters[2], tmp_path / "mended"))
+    mended = Adapter("gone", str(shutil.copytree(adapters[2].path, tmp_path / "mended")))
     assert (await engine.generate(GenerationRequest([5, 6], settings, mended, seed=1))).token_ids
 
 
@@ -219,7 +221,7 @@ async def test_a_whole_model_of_another_shape_is_refused(
 ) -> None:
     """It fails its own requests, and says at which layer it differs."""
     narrow = Adapter("narrow", str(build_tiny_model(tmp_path / "narrow", hidden_size=64)))
-    cut = Adapter("cut", _copy_of(whole_models[0], tmp_path / "cut"))
+    cut = Adapter("cut", str(shutil.copytree(whole_models[0].path, tmp_path / "cut")))
     Path(cut.path, "model.safetensors").write_bytes(b"cut short")
     settings = SamplingSettings(max_tokens=3)
     for wrong, says in (
@@ -231,35 +233,20 @@ async def test_a_whole_model_of_another_shape_is_refused(
     assert (await engine.generate(GenerationRequest([5, 6], settings, whole_models[1], seed=1))).token_ids
 
 
-def _copy_of(adapter: Adapter, path: Path) -> str:
-    """Copy an adapter's files to another directory."""
-    path.mkdir()
-    for file in Path(adapter.path).iterdir():
-        (path / file.name).write_bytes(file.read_bytes())
-    return str(path)
-
-
 async def test_least_recently_used_adapter_makes_room(tiny_model: Path, checkpoints: list[Adapter]) -> None:
     """Two places, three adapters at once: all served, never more than two in memory, same results."""
     settings = SamplingSettings(max_tokens=8)
-    small = TransformersEngine(str(tiny_model), device="cpu", num_threads=1, max_loras=2)
-    large = TransformersEngine(str(tiny_model), device="cpu", num_threads=1, max_loras=3)
     requests = [
         GenerationRequest(_prompt(index, 9), settings, checkpoints[index % 3], seed=index)
         for index in range(24)
     ]
-    try:
+    async with playing(tiny_model, max_loras=2) as small, playing(tiny_model, max_loras=3) as large:
         bounded, free = await together(small, requests), await together(large, requests)
-        assert [completion.token_ids for completion in bounded] == [
-            completion.token_ids for completion in free
-        ]
+        assert [each.token_ids for each in bounded] == [each.token_ids for each in free]
         assert len(small._decoder.adapters.loaded()) == 2
         for index in (0, 1, 0, 2):
             await small.generate(requests[index])
         assert small._decoder.adapters.loaded() == [checkpoints[0].uid, checkpoints[2].uid]
-    finally:
-        await small.close()
-        await large.close()
 
 
 async def test_full_store_and_full_batch_make_requests_wait(tiny_model: Path) -> None:
@@ -268,20 +255,13 @@ async def test_full_store_and_full_batch_make_requests_wait(tiny_model: Path) ->
         GenerationRequest(_prompt(index, 5 + index), SamplingSettings(2 + index % 5), seed=index)
         for index in range(40)
     ]
-    reference = TransformersEngine(str(tiny_model), device="cpu", num_threads=1)
-    expected = [completion.token_ids for completion in await together(reference, requests)]
-    await reference.close()
     one_token = 2 * 2 * 2 * 32 * 4  # layers, keys and values, heads, head size, bytes
-    tight: list[dict[str, Any]] = [
-        {"max_parallel_seq": 3},
-        {"kv_cache_bytes": 2 * 64 * one_token},
-        {"max_batch_tokens": 1},
-    ]
-    for limits in tight:
-        engine = TransformersEngine(str(tiny_model), device="cpu", num_threads=1, **limits)
-        found = [completion.token_ids for completion in await together(engine, requests)]
-        await engine.close()
-        assert found == expected, limits
+    limits = [{}, {"max_parallel_seq": 3}, {"kv_cache_bytes": 2 * 64 * one_token}, {"max_batch_tokens": 1}]
+    found = []
+    for some in limits:
+        async with playing(tiny_model, **some) as engine:
+            found.append([completion.token_ids for completion in await together(engine, requests)])
+    assert found == [found[0]] * len(limits)
 
 
 async def test_hundreds_of_callers_and_stats(engine: TransformersEngine, adapters: list[Adapter]) -> None:
@@ -305,9 +285,8 @@ async def test_hundreds_of_callers_and_stats(engine: TransformersEngine, adapter
 
 async def test_cancelled_callers_give_up_their_place(tiny_model: Path) -> None:
     """Cancelling frees the place at once: the next caller need not wait for 200 tokens."""
-    engine = TransformersEngine(str(tiny_model), device="cpu", num_threads=1, max_parallel_seq=1)
     endless = SamplingSettings(max_tokens=200, temperature=1.0)
-    try:
+    async with playing(tiny_model, max_parallel_seq=1) as engine:
         baseline = engine.stats().completion_tokens
         seed = await _seed_of_a_long_completion(engine, endless)
         tasks = [
@@ -325,8 +304,6 @@ async def test_cancelled_callers_give_up_their_place(tiny_model: Path) -> None:
         # Twenty completions of 100 tokens and more were wanted; at most a fraction of one was computed.
         assert engine.stats().completion_tokens - before < 100
         assert (engine.stats().queued, engine.stats().running) == (0, 0)
-    finally:
-        await engine.close()
 
 
 async def _seed_of_a_long_completion(engine: TransformersEngine, settings: SamplingSettings) -> int:
@@ -363,7 +340,7 @@ async def test_diverged_adapter_fails_only_its_own_requests(
     engine: TransformersEngine, adapters: list[Adapter], tmp_path: Path
 ) -> None:
     """Weights that are not numbers are an error naming the adapter, and spare the others."""
-    path = Path(_copy_of(adapters[0], tmp_path / "diverged"))
+    path = Path(shutil.copytree(adapters[0].path, tmp_path / "diverged"))
     tensors = safetensors_torch.load_file(path / "adapter_model.safetensors")
     name = next(name for name in tensors if "lora_B" in name)
     tensors[name].fill_(float("nan"))
@@ -423,42 +400,28 @@ def test_uniforms_are_uniform_and_unrelated() -> None:
     assert abs(float(np.corrcoef(grid.ravel(), grid.T.ravel())[0, 1])) < 0.01
 
 
-def _architecture(name: str) -> Any:
-    """A random 2-layer model of another family; ``sliding`` sees 8 tokens back in its first layer."""
-    shape: dict[str, Any] = {
-        "vocab_size": len(VOCABULARY),
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 1,
-        "head_dim": 16,
-        "max_position_embeddings": 128,
-        "initializer_range": 0.2,
-        "eos_token_id": EOS_TOKEN_ID,
-        "pad_token_id": 0,
-        "bos_token_id": None,
-    }
-    layers = ["sliding_attention", "full_attention"]
-    configs: dict[str, Callable[[], Any]] = {
-        "llama": lambda: transformers.LlamaConfig(**shape),
-        "sliding": lambda: transformers.Gemma3TextConfig(**shape, sliding_window=8, layer_types=layers),
-    }
+@pytest.mark.parametrize(
+    ("family", "own"),
+    [
+        (transformers.LlamaConfig, {}),
+        (
+            transformers.Gemma3TextConfig,
+            {"sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
+        ),
+    ],
+)
+async def test_other_families_of_models(family: type, own: dict[str, Any], tmp_path: Path) -> None:
+    """Multi-query heads, and layers that look back 8 tokens only, in prompts and while decoding."""
+    shape = SHAPE | {"vocab_size": len(VOCABULARY), "num_key_value_heads": 1, "eos_token_id": EOS_TOKEN_ID}
+    config = family(**shape | own)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return AutoModelForCausalLM.from_config(configs[name]())
-
-
-@pytest.mark.parametrize("name", ["llama", "sliding"])
-async def test_other_families_of_models(name: str, tmp_path: Path) -> None:
-    """Multi-query heads, and layers that look back 8 tokens only, in prompts and while decoding."""
-    _architecture(name).save_pretrained(tmp_path)
-    engine = TransformersEngine(str(tmp_path), device="cpu", num_threads=1)
+        AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     settings = SamplingSettings(max_tokens=14)
     prompts = [_prompt(index, length) for index, length in enumerate([2, 7, 8, 9, 30])]
     requests = [GenerationRequest(prompt, settings, seed=index) for index, prompt in enumerate(prompts)]
-    completions = await together(engine, requests)
-    await engine.close()
+    async with playing(tmp_path) as engine:
+        completions = await together(engine, requests)
     assert max(len(completion.token_ids) for completion in completions) > 8
     reference = Reference(tmp_path)
     for prompt, completion in zip(prompts, completions, strict=True):

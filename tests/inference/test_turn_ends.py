@@ -10,10 +10,11 @@ import torch
 import transformers
 from structlog.testing import capture_logs
 
+from tests.algorithms.test_scoring import SHAPE
 from tests.inference.byte_model import byte_tokenizer
+from tests.inference.conftest import playing
 from unstable_stream.inference.engine import GenerationRequest, SamplingSettings
 from unstable_stream.inference.tokenizer import end_token_ids, load_tokenizer
-from unstable_stream.inference.transformers.engine import TransformersEngine
 
 SPECIAL = ("<end>", "<turn>", "<close>", "<end2>", "<|im_end|>", "<user>")
 CLOSING = "{% for m in messages %}<turn>{{ m.role }}: {{ m.content }}<close>\n{% endfor %}<turn>assistant: "
@@ -99,23 +100,13 @@ def test_a_model_without_a_tokenizer_ends_where_its_configurations_say(tmp_path:
 async def test_the_transformers_engine_ends_answers_exactly_there(tmp_path: Path) -> None:
     """The file that transformers reads names another end than tokenizer and chat template."""
     ids = write(tmp_path, eos_token="<end2>", chat_template=CLOSING)
-    config = transformers.LlamaConfig(
-        vocab_size=256 + len(SPECIAL),
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=300,
-        eos_token_id=ids["<end>"],
-    )
+    shape = SHAPE | {"vocab_size": 256 + len(SPECIAL), "max_position_embeddings": 300}
+    config = transformers.LlamaConfig(**shape | {"initializer_range": 0.02, "eos_token_id": ids["<end>"]})
     torch.manual_seed(0)
     transformers.LlamaForCausalLM(config).save_pretrained(tmp_path)
-    engine = TransformersEngine(str(tmp_path), device="cpu", num_threads=1)
     ends = {ids[name] for name in ("<end>", "<end2>", "<close>")}
-    answers = [
-        await engine.generate(GenerationRequest([5], SamplingSettings(max_tokens=250), seed=seed))
-        for seed in range(12)
-    ]
-    await engine.close()
+    requests = [GenerationRequest([5], SamplingSettings(max_tokens=250), seed=seed) for seed in range(12)]
+    async with playing(tmp_path) as engine:
+        answers = [await engine.generate(request) for request in requests]
     assert {answer.token_ids[-1] for answer in answers if answer.finish_reason == "stop"} == ends
     assert not any(ends.intersection(answer.token_ids[:-1]) for answer in answers)

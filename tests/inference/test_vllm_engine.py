@@ -2,20 +2,19 @@
 
 import asyncio
 import math
-import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
-import torch
-from safetensors.torch import load_file, save_file
 
 from tests.algorithms.learners.conftest import MakeLearner, make_learner
 from tests.algorithms.learners.test_adapter_proof import check_all, trained
-from tests.inference.reference import Reference, nucleus
-from tests.inference.tiny_model import EOS_TOKEN_ID, VOCABULARY, build_adapter
+from tests.inference.conftest import until
+from tests.inference.reference import Reference
+from tests.inference.test_exploitability import REFUSED
+from tests.inference.tiny_model import EOS_TOKEN_ID, build_adapter
 from tests.inference.vllm_modules import NEEDS_VLLM, beside_vllm
 from unstable_stream.errors import EngineError
 from unstable_stream.inference.engine import (
@@ -24,7 +23,6 @@ from unstable_stream.inference.engine import (
     GenerationRequest,
     SamplingSettings,
     ScoresCompletions,
-    Tokens,
 )
 from unstable_stream.inference.vllm.engine import VllmEngine
 
@@ -89,12 +87,6 @@ def assert_same(found: Completion, expected: Completion) -> None:
     assert found.finish_reason == expected.finish_reason
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(120):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 # -- the numbers ----------------------------------------------------------------------------------
 
 
@@ -121,13 +113,7 @@ async def test_given_completions_are_scored_as_the_model_would_say_them(
         for (asked, completion), score in zip(sequences, scores, strict=True):
             assert score == pytest.approx(reference.logprobs(which, asked, completion), abs=TOLERANCE)
     assert await engine.score([]) == []
-    refused: list[tuple[list[Tokens], str]] = [
-        ([([], [5])], "is empty"),
-        ([([5], [])], "is empty"),
-        ([([5], [10_000])], "vocabulary"),
-        ([([5] * MAX_MODEL_LEN, [5])], "max_model_len"),
-    ]
-    for wrong, says in refused:
+    for wrong, says in REFUSED:
         with pytest.raises(EngineError, match=says):
             await engine.score(wrong)
 
@@ -151,25 +137,6 @@ async def test_sampled_logprobs_are_those_of_the_distribution_sampled_from(
     assert far_from_raw > 50
     for index, completion in enumerate(batch[len(requests) :]):
         assert_same(completion, reference.greedy(None, prompt(index), 12))
-
-
-async def test_tokens_are_drawn_as_often_as_their_logprobs_say(
-    engine: VllmEngine, reference: Reference
-) -> None:
-    sampling = SamplingSettings(max_tokens=1, temperature=0.7, top_p=0.9)
-    draws = 600
-    found = await asyncio.gather(
-        *(engine.generate(GenerationRequest(prompt(3), sampling, seed=seed)) for seed in range(draws))
-    )
-    expected = nucleus(reference.logits(None, prompt(3))[-1], 0.7, 0.9).exp()
-    counts = torch.zeros(len(VOCABULARY))
-    for completion in found:
-        counts[completion.token_ids[0]] += 1
-    assert int((expected > 0).sum()) > 3
-    assert float(counts[expected == 0].sum()) == 0
-    # Five standard errors of each frequency: batches depend on timing, so chance remains.
-    error = (expected * (1 - expected) / draws).sqrt()
-    assert bool(((counts / draws - expected).abs() <= 5 * error + 1e-9).all())
 
 
 async def test_long_prompts_with_seeds_go_through_in_chunks(
@@ -242,21 +209,6 @@ async def test_an_impossible_request_is_refused(
 # -- adapters come and go -------------------------------------------------------------------------
 
 
-async def test_a_new_adapter_joins_while_others_are_in_flight(
-    engine: VllmEngine, adapters: list[Adapter], tiny_model: Path, tmp_path: Path, reference: Reference
-) -> None:
-    early = [
-        asyncio.create_task(engine.generate(greedy(index, adapters[index % 2], 100))) for index in range(8)
-    ]
-    await until(lambda: engine.stats().running > 0)
-    new = build_adapter(tiny_model, tmp_path / "ckpt-000010", seed=10)
-    late = await asyncio.gather(*(engine.generate(greedy(index, new)) for index in range(4)))
-    for index, completion in enumerate(late):
-        assert_same(completion, reference.greedy(new, prompt(index), 12))
-    for index, task in enumerate(early):
-        assert_same(await task, reference.greedy(adapters[index % 2], prompt(index), 100))
-
-
 async def test_more_adapters_than_slots_take_turns_and_memory_stays_bounded(
     engine: VllmEngine, adapters: list[Adapter], tiny_model: Path, tmp_path: Path, reference: Reference
 ) -> None:
@@ -278,41 +230,6 @@ async def test_more_adapters_than_slots_take_turns_and_memory_stays_bounded(
     assert after.completion_tokens - before.completion_tokens == tokens
     assert 0 < after.tokens_per_s <= after.completion_tokens / 5
     assert (after.queued, after.running) == (0, 0)
-
-
-async def test_an_adapter_is_read_once_and_never_reloaded_in_place(
-    engine: VllmEngine, tiny_model: Path, tmp_path: Path
-) -> None:
-    adapter = build_adapter(tiny_model, tmp_path / "ckpt-000030", seed=30)
-    first = await engine.generate(greedy(4, adapter))
-    moved = tmp_path / "elsewhere"
-    shutil.move(adapter.path, moved)
-    assert await engine.generate(greedy(4, adapter)) == first
-    with pytest.raises(EngineError, match=r"'ckpt-000030' was .*ckpt-000030 and is now .*elsewhere"):
-        await engine.generate(greedy(4, Adapter(adapter.uid, str(moved))))
-
-
-async def test_a_bad_adapter_fails_its_own_requests_only(
-    engine: VllmEngine, adapters: list[Adapter], tiny_model: Path, tmp_path: Path
-) -> None:
-    missing = Adapter("ckpt-000040", str(tmp_path / "nowhere"))
-    foreign = build_adapter(tiny_model, tmp_path / "ckpt-000041", seed=41)
-    weights = Path(foreign.path) / "adapter_model.safetensors"
-    save_file(
-        {name.replace("q_proj", "w_proj"): tensor for name, tensor in load_file(weights).items()}, weights
-    )
-    expected = await engine.generate(greedy(6, adapters[0]))
-    found = await asyncio.gather(
-        *(engine.generate(greedy(6, adapter)) for adapter in (missing, foreign, adapters[0])),
-        return_exceptions=True,
-    )
-    assert isinstance(found[0], EngineError)
-    assert "ckpt-000040" in str(found[0])
-    assert "nowhere" in str(found[0])
-    assert isinstance(found[1], EngineError)
-    assert "'ckpt-000041' at" in str(found[1])
-    assert "refused by vLLM" in str(found[1])
-    assert found[2] == expected
 
 
 # -- the end of requests and engines --------------------------------------------------------------

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 
@@ -18,16 +19,16 @@ from unstable_stream.inference.vllm.client import (
 )
 from unstable_stream.inference.vllm.engine import VllmEngine
 
+OTHERS = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "PYTHONWARNINGS", "OMP_NUM_THREADS")
+
 
 @pytest.fixture(autouse=True)
 def clean_environment() -> Iterator[None]:
     """None of the variables is set before, and all are as they were afterwards."""
-    before = dict(os.environ)
-    for name in (*DEFAULTS, "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "PYTHONWARNINGS", "OMP_NUM_THREADS"):
-        os.environ.pop(name, None)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
+    with mock.patch.dict(os.environ):
+        for name in (*DEFAULTS, *OTHERS):
+            os.environ.pop(name, None)
+        yield
 
 
 def test_defaults_are_set_and_what_the_user_set_is_kept() -> None:

@@ -61,15 +61,17 @@ def ends(model: Path) -> set[int]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(player: Path) -> AsyncIterator[VllmEngine]:
-    engine = built(player)
+    engine = VllmEngine(
+        str(player),
+        max_loras=1,
+        max_parallel_seq=16,
+        lora_rank=16,
+        dtype="float32",
+        kv_cache_gb=0.25,
+        seed=0,
+    )
     yield engine
     await engine.close()
-
-
-def built(model: Path) -> VllmEngine:
-    return VllmEngine(
-        str(model), max_loras=1, max_parallel_seq=16, lora_rank=16, dtype="float32", kv_cache_gb=0.25, seed=0
-    )
 
 
 async def test_a_policy_is_read_as_by_the_other_engine(
@@ -98,20 +100,9 @@ async def test_a_policy_is_read_as_by_the_other_engine(
 
 
 async def test_vllm_plays_the_policy_that_was_pushed(engine: VllmEngine, pushed: tuple[Path, Path]) -> None:
-    await assert_plays(engine, Adapter("pushed", str(pushed[0])), pushed[1])
-
-
-@pytest.mark.long  # what it plays is also what the test before it compares with
-async def test_vllm_plays_the_merged_policy_that_was_pushed(pushed: tuple[Path, Path]) -> None:
-    engine = built(pushed[1])
-    try:
-        await assert_plays(engine, None, pushed[1])
-    finally:
-        await engine.close()
-
-
-async def assert_plays(engine: VllmEngine, adapter: Adapter | None, merged: Path) -> None:
-    """It plays with the probabilities of the merged model."""
-    found = await engine.generate(GenerationRequest(PROMPT, SamplingSettings(8), adapter))
+    """With the probabilities of the merged model."""
+    adapter, merged = pushed
+    request = GenerationRequest(PROMPT, SamplingSettings(8), Adapter("pushed", str(adapter)))
+    found = await engine.generate(request)
     expected = Reference(merged).logprobs(None, PROMPT, found.token_ids)
     assert found.logprobs == pytest.approx(expected, rel=5e-3, abs=5e-3)

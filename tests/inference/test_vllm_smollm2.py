@@ -8,7 +8,6 @@ half a minute to start, and what one test leaves in its caches and slots is met 
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -64,13 +63,6 @@ def adapters(learner: LearnersView, tmp_path_factory: pytest.TempPathFactory) ->
     ]
 
 
-@dataclass
-class Tap:
-    """How many tokens of each finished request's prompt vLLM took from its cache."""
-
-    cached: list[int]
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(smollm2: Path) -> AsyncIterator[VllmEngine]:
     engine = VllmEngine(
@@ -88,17 +80,18 @@ async def engine(smollm2: Path) -> AsyncIterator[VllmEngine]:
 
 
 @pytest.fixture
-def tap(engine: VllmEngine, monkeypatch: pytest.MonkeyPatch) -> Tap:
-    tap = Tap([])
+def cached(engine: VllmEngine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens of each finished request's prompt vLLM took from its cache."""
+    found: list[int] = []
     generate = engine._vllm.llm.generate
 
     async def tapped(*args: object, **kwargs: object) -> AsyncIterator[object]:
         async for result in generate(*args, **kwargs):
             yield result
-        tap.cached.append(result.num_cached_tokens)
+        found.append(result.num_cached_tokens)
 
     monkeypatch.setattr(engine._vllm.llm, "generate", tapped)
-    return tap
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +152,11 @@ async def test_each_adapter_is_told_from_the_base_model_and_from_another(
 
 
 async def test_a_cached_prompt_is_used_for_its_adapter_alone(
-    engine: VllmEngine, adapters: list[Adapter], learner: LearnersView, tokenizer: FileTokenizer, tap: Tap
+    engine: VllmEngine,
+    adapters: list[Adapter],
+    learner: LearnersView,
+    tokenizer: FileTokenizer,
+    cached: list[int],
 ) -> None:
     """One adapter's cached prompt was taken for another's (vLLM #30931, #42125, #48352)."""
     shared = prompt(tokenizer, 70, 9)
@@ -169,7 +166,7 @@ async def test_a_cached_prompt_is_used_for_its_adapter_alone(
     for request, completion in zip(requests, found, strict=True):
         assert_learners(learner, request, completion)
     # The chat template begins every prompt with the same few words.
-    first, again = tap.cached[: len(turns)], tap.cached[len(turns) :]
+    first, again = cached[: len(turns)], cached[len(turns) :]
     assert max(first) < CHUNK_TOKENS
     assert min(again) > len(shared) // 2
 

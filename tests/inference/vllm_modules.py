@@ -3,6 +3,7 @@
 import importlib.util
 import os
 from collections.abc import Iterator
+from unittest import mock
 
 import pytest
 import torch
@@ -23,9 +24,8 @@ def beside_vllm() -> Iterator[None]:
 
     And take back the variables that vLLM sets for its own processes.
     """
-    threads, environment = torch.get_num_threads(), dict(os.environ)
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
+    with mock.patch.dict(os.environ):
+        yield
     torch.set_num_threads(threads)
-    os.environ.clear()
-    os.environ.update(environment)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from infra.kafka.brokers import KafkaCluster, KafkaUnavailableError, why_unavailable
+from infra.kafka.brokers import KafkaCluster, KafkaUnavailableError
 from tests.conftest import free_port_pair, skip_without_kafka
-from tests.processes import still_runs
+from tests.processes import completed, still_runs
 
 SCRIPT = Path(__file__).parents[2] / "infra" / "kafka" / "brokers.py"
 
@@ -20,35 +20,29 @@ SCRIPT = Path(__file__).parents[2] / "infra" / "kafka" / "brokers.py"
 def brokers(*arguments: str, path: str | None = None) -> "subprocess.CompletedProcess[str]":
     """Run the script as ``make`` does: with any Python, from anywhere."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("KAFKA_")}
-    return subprocess.run(
-        [sys.executable, str(SCRIPT), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-        env=environment if path is None else {**environment, "PATH": path},
-    )
+    environment |= {} if path is None else {"PATH": path}
+    return completed(sys.executable, SCRIPT, *arguments, timeout=110, env=environment)
 
 
 @pytest.fixture
-def cluster_of(tmp_path: Path) -> Iterator["list[KafkaCluster]"]:
-    """Clusters a test made; all are stopped."""
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KafkaCluster]:
+    """A cluster that is not up, of one broker or of as many as are asked for; it is stopped in the end."""
     skip_without_kafka()
-    made: list[KafkaCluster] = []
+    count = getattr(request, "param", 1)
+    made = KafkaCluster(tmp_path / "kafka", brokers=count, port=free_port_pair(count))
     yield made
-    for cluster in made:
-        cluster.down(delete=True)
+    made.down(delete=True)
 
 
 @pytest.mark.broker
-def test_up_status_down_up_again_and_delete(tmp_path: Path, cluster_of: list[KafkaCluster]) -> None:
-    port = free_port_pair()
-    where = ("--directory", str(tmp_path / "kafka"), "--port", str(port))
-    cluster = KafkaCluster(tmp_path / "kafka", port=port)
-    cluster_of.append(cluster)
-
+def test_up_status_down_up_again_and_delete(
+    tmp_path: Path, cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = ("--directory", str(tmp_path / "kafka"), "--port", str(cluster.port))
     up = brokers("up", *where)
-    assert (up.returncode, up.stdout) == (0, f"Kafka is up: --log kafka://127.0.0.1:{port}\n"), up.stderr
+    assert (up.returncode, up.stdout) == (0, f"Kafka is up: --log kafka://127.0.0.1:{cluster.port}\n"), (
+        up.stderr
+    )
     pid = cluster.pid(1)
     assert pid is not None
     again = brokers("up", *where)
@@ -69,12 +63,16 @@ def test_up_status_down_up_again_and_delete(tmp_path: Path, cluster_of: list[Kaf
     assert list((tmp_path / "kafka").iterdir()) == []
     assert brokers("down", *where).returncode == 0, "down without anything is fine"
 
+    monkeypatch.setattr("infra.kafka.brokers.secrets.token_bytes", lambda count: b"\xfb" + bytes(count - 1))
+    cluster.up()
+    identity = (tmp_path / "kafka" / "cluster-id").read_text()
+    assert not identity.startswith("-"), "it would be taken for an option"
+
 
 @pytest.mark.long
 @pytest.mark.broker
-def test_three_brokers_one_is_killed_and_comes_back(tmp_path: Path, cluster_of: list[KafkaCluster]) -> None:
-    cluster = KafkaCluster(tmp_path / "kafka", brokers=3, port=free_port_pair(3))
-    cluster_of.append(cluster)
+@pytest.mark.parametrize("cluster", [3], indirect=True)
+def test_three_brokers_one_is_killed_and_comes_back(tmp_path: Path, cluster: KafkaCluster) -> None:
     cluster.up()
     assert len(cluster.bootstrap.split(",")) == 3
     pids = [cluster.pid(node) for node in (1, 2, 3)]
@@ -93,7 +91,8 @@ def test_three_brokers_one_is_killed_and_comes_back(tmp_path: Path, cluster_of: 
 
 
 @pytest.mark.broker
-def test_a_taken_port_is_named(tmp_path: Path, cluster_of: list[KafkaCluster]) -> None:
+def test_a_taken_port_is_named(tmp_path: Path) -> None:
+    skip_without_kafka()
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -112,14 +111,6 @@ def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
     assert not (tmp_path / "kafka").exists(), "nothing was made"
 
 
-def test_tests_skip_with_the_same_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    reason = why_unavailable()
-    assert reason is not None
-    with pytest.raises(pytest.skip.Exception, match="apt-get install maven"):
-        skip_without_kafka()
-
-
 @pytest.mark.parametrize("content", ["{} Mon Jan 1 00:00:00 2024", "", "not a number", "123456789"])
 def test_a_pid_file_of_another_process_or_of_nothing_is_no_running_broker(
     tmp_path: Path, content: str
@@ -135,15 +126,3 @@ def test_a_pid_file_of_another_process_or_of_nothing_is_no_running_broker(
         assert innocent.poll() is None
         assert not (home / "pid").exists()
         innocent.kill()
-
-
-@pytest.mark.broker
-def test_a_cluster_id_is_never_taken_for_an_option(
-    tmp_path: Path, cluster_of: list[KafkaCluster], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("infra.kafka.brokers.secrets.token_bytes", lambda count: b"\xfb" + bytes(count - 1))
-    cluster = KafkaCluster(tmp_path, port=free_port_pair())
-    cluster_of.append(cluster)
-    cluster.up()
-    assert not (tmp_path / "cluster-id").read_text().startswith("-")
-    assert cluster.pid(1) is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import still_runs
+from tests.processes import completed, python, still_runs
 from tools.lab.cluster import RAY_HEAD, RAY_WORKERS, Lab, why_unavailable
 from tools.lab.faults import FAULTS, do_faults
 from tools.lab.hosts import REPOSITORY, Hosts, HostsUnavailableError
@@ -19,13 +19,17 @@ from tools.lab.hosts import why_unavailable as why_no_hosts
 pytestmark = pytest.mark.slow
 
 
+def ip(*what: str) -> str:
+    """Change the networks of this machine, or ask for them."""
+    done = completed("ip", *what)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def left_behind(pid: int | None = None) -> list[str]:
     """Links and namespaces of labs that a process has made, by default this one."""
-    links, namespaces = (
-        subprocess.run(["ip", *what], capture_output=True, text=True, check=True).stdout.split()
-        for what in (("-br", "link"), ("netns", "list"))
-    )
-    return [name for name in (*links, *namespaces) if name.startswith(f"usl{pid or os.getpid()}")]
+    names = f"{ip('-br', 'link')} {ip('netns', 'list')}".split()
+    return [name for name in names if name.startswith(f"usl{pid or os.getpid()}")]
 
 
 def test_hosts_have_names_addresses_and_disks_of_their_own_and_leave_nothing(tmp_path: Path) -> None:
@@ -50,25 +54,23 @@ def test_hosts_have_names_addresses_and_disks_of_their_own_and_leave_nothing(tmp
 def test_a_bridge_whose_lab_was_killed_is_removed_by_the_next(tmp_path: Path) -> None:
     if reason := why_no_hosts():
         pytest.skip(reason)
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    bridges = [f"usl{ended.pid}br", f"usl{os.getpid()}pbr"]
+    ended = python("import os; print(os.getpid())").stdout.strip()
+    bridges = [f"usl{ended}br", f"usl{os.getpid()}pbr"]
     for bridge in bridges:
-        subprocess.run(["ip", "link", "add", bridge, "type", "bridge"], check=True)
+        ip("link", "add", bridge, "type", "bridge")
     try:
         with Hosts(tmp_path):
-            there = subprocess.run(["ip", "-br", "link"], capture_output=True, text=True, check=True).stdout
+            there = ip("-br", "link")
         assert bridges[0] not in there
         assert bridges[1] in there, "not the name of a lab's bridge"
     finally:
-        subprocess.run(["ip", "link", "del", bridges[1]], check=True)
+        ip("link", "del", bridges[1])
 
 
 OTHER_LAB = """
 import sys
 from pathlib import Path
 from tools.lab.hosts import Hosts
-from tests.processes import still_runs
 with Hosts(Path(sys.argv[1])) as hosts:
     print(hosts.add("one").address)
 """
@@ -78,15 +80,14 @@ def test_two_labs_and_a_bridge_share_a_machine(tmp_path: Path) -> None:
     if reason := why_no_hosts():
         pytest.skip(reason)
     bridge = f"usl{os.getpid()}x"
-    subprocess.run(["ip", "link", "add", bridge, "type", "bridge"], check=True)
+    ip("link", "add", bridge, "type", "bridge")
     try:
-        subprocess.run(["ip", "addr", "add", "198.18.0.1/16", "dev", bridge], check=True)
-        subprocess.run(["ip", "link", "set", bridge, "up"], check=True)
+        ip("addr", "add", "198.18.0.1/16", "dev", bridge)
+        ip("link", "set", bridge, "up")
         with Hosts(tmp_path / "first") as first:
             one = first.add("one")
             assert one.address.startswith("198.19."), "the other half is the bridge's"
-            command = [sys.executable, "-c", OTHER_LAB, str(tmp_path / "second")]
-            other = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+            other = python(OTHER_LAB, tmp_path / "second")
             assert other.stdout.startswith("198.19.")
             assert other.stdout.rpartition(".")[0] != one.address.rpartition(".")[0]
             with pytest.raises(
@@ -95,7 +96,7 @@ def test_two_labs_and_a_bridge_share_a_machine(tmp_path: Path) -> None:
                 Hosts(tmp_path / "third").__enter__()  # of this process, so of the first one's names
             assert one.run("hostname", timeout_s=60).stdout == "one\n", "the first one is as it was"
     finally:
-        subprocess.run(["ip", "link", "del", bridge], check=True)
+        ip("link", "del", bridge)
     assert left_behind() == []
 
 

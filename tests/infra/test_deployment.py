@@ -3,7 +3,6 @@
 import re
 import shlex
 import shutil
-import subprocess
 import tomllib
 from importlib.metadata import version
 from typing import Any
@@ -25,6 +24,7 @@ from tests.infra.manifests import (
     resources,
     settings_of,
 )
+from tests.processes import completed
 from unstable_stream.log.stores.archive_address import ARCHIVE_VARIABLE, is_shared
 from unstable_stream.runs.config import VllmEngineConfig, parse_config, read_toml
 from unstable_stream.runs.placement import Machine, place
@@ -59,16 +59,11 @@ def assert_is_a_command(arguments: list[str]) -> None:
 
 
 def test_docker_accepts_the_compose_file() -> None:
-    if shutil.which("docker") is None or subprocess.run(
-        ["docker", "compose", "version"], capture_output=True, check=False
-    ).returncode:  # fmt: skip
+    if shutil.which("docker") is None or completed("docker", "compose", "version").returncode:
         pytest.skip(
             "needs the docker client with its compose plugin (https://docs.docker.com/compose/install)"
         )
-    done = subprocess.run(
-        ["docker", "compose", "-f", str(COMPOSE), "--profile", "train", "config", "--quiet"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = completed("docker", "compose", "-f", COMPOSE, "--profile", "train", "config", "--quiet")
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -88,11 +83,8 @@ def test_compose_publishes_on_loopback_only(compose: Tree) -> None:
 
 
 def test_compose_services_run_commands_that_there_are(compose: Tree) -> None:
-    ours = {
-        name: service
-        for name, service in compose["services"].items()
-        if service["image"].startswith("unstable-stream:")
-    }
+    services = compose["services"].items()
+    ours = {name: service for name, service in services if service["image"].startswith("unstable-stream:")}
     assert set(ours) == {"topics", "processors", "archiver", "monitor", "train"}
     for service in ours.values():
         assert_is_a_command(service["command"])
@@ -134,28 +126,20 @@ def test_brokers_have_the_same_settings_everywhere(compose: Tree) -> None:
         assert str(strimzi[name]).lower() == properties[name], name
 
 
-def test_the_image_is_built_from_files_that_there_are_with_extras_that_there_are() -> None:
+def test_the_image_is_built_from_files_that_there_are_with_extras_that_there_are(compose: Tree) -> None:
     text = DOCKERFILE.read_text(encoding="utf-8").replace("\\\n", " ")
     ignored = (DOCKERFILE.parent / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
     sent = {line.removeprefix("!") for line in ignored if line.startswith("!")}
-    copied: set[str] = set()
-    for line in text.splitlines():
-        if line.startswith("COPY") and "--from" not in line:
-            copied.update(shlex.split(line)[1:-1])
+    copies = [line for line in text.splitlines() if line.startswith("COPY") and "--from" not in line]
+    copied = {name for line in copies for name in shlex.split(line)[1:-1]}
     assert copied == sent
     assert [name for name in copied if not (ROOT / name).exists()] == []
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
-        "optional-dependencies"
-    ]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     named = set(re.findall(r"--extra (\w+)", text)) | set(re.findall(r"ARG ENGINE=(\S+)", text))
-    assert named == {"delta", "kafka", "s3", "train"} <= set(extras)
+    assert named == {"delta", "kafka", "s3", "train"} <= set(project["optional-dependencies"])
     stages = {match[1] for match in re.finditer(r"^FROM \S+ AS (\S+)$", text, re.MULTILINE)}
-    targets = {
-        service["build"]["target"]
-        for service in yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"].values()
-        if "build" in service
-    }
-    assert targets == {"services", "train"} <= stages
+    built = [service["build"]["target"] for service in compose["services"].values() if "build" in service]
+    assert set(built) == {"services", "train"} <= stages
 
 
 def test_pods_run_commands_that_there_are() -> None:

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ import pytest
 import yaml
 
 from tests.infra.manifests import Tree, named, of_kind, resources
+from tests.processes import completed
 
 KUBERAY: Final = ("github.com/ray-project/kuberay/ray-operator", "v1.5.1")
 KEDA: Final = ("github.com/kedacore/keda/v2", "v2.21.0")
@@ -48,12 +48,9 @@ def module(which: tuple[str, str]) -> Path:
     if shutil.which("go") is None:
         pytest.skip("needs the go command: apt-get install golang-go")
     name = "@".join(which)
-    fetched = subprocess.run(
-        ["go", "mod", "download", "-json", name],
-        # In no module, so that nothing but this one is asked for; its content is compared with the sum here.
-        cwd="/", capture_output=True, text=True, check=False,
-        env={**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOSUMDB": "off", "GOWORK": "off"},
-    )  # fmt: skip
+    # In no module, so that nothing but this one is asked for; its content is compared with the sum here.
+    alone = {**os.environ, "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOSUMDB": "off", "GOWORK": "off"}
+    fetched = completed("go", "mod", "download", "-json", name, cwd="/", env=alone)
     found = json.loads(fetched.stdout or "{}")
     if fetched.returncode:
         said = found.get("Error") or fetched.stderr
@@ -113,11 +110,7 @@ CLUSTER = ["spec", "rayClusterSpec"]
         ("RayJob", ["spec", "entryPoint"], "train", "spec: .*'entryPoint' was unexpected"),
         ("RayJob", [*CLUSTER, "headGroupSpec", "template", "spec", "container"], [],
          r"spec\.rayClusterSpec\.headGroupSpec\.template\.spec: .*'container' was unexpected"),
-        ("RayJob", [*CLUSTER, "authOptions", "mode"], "tokens", "'tokens' is not one of"),
-        ("RayJob", ["spec", "backoffLimit"], "one", "'one' is not of type 'integer'"),
         ("RayJob", ["apiVersion"], "ray.io/v1beta1", r"apiVersion: expected ray\.io/v1"),
-        ("ScaledObject", ["spec", "maxReplicas"], 8, "'maxReplicas' was unexpected"),
-        ("ScaledObject", ["spec", "scaleTargetRef"], {}, "'name' is a required property"),
         ("ScaledObject", ["spec", "triggers", 0, "metadata", "lagThreshold"], 2000, "2000 is not of type"),
         ("TriggerAuthentication", ["spec", "secretRef"], [], "'secretRef' was unexpected"),
     ],

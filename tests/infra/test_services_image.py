@@ -1,9 +1,6 @@
 """What runs in the image of the services runs without torch, Ray and TextArena, which it does not hold."""
 
 import json
-import os
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +10,7 @@ import pytest
 from infra.kafka.brokers import KafkaCluster
 from tests.builders import made
 from tests.conftest import KEEPING, free_port_pair, skip_without_kafka
+from tests.processes import Service, python, until
 from tests.services.workers.test_game_schedule import config
 from unstable_stream.events import RunStarted, decode_event
 from unstable_stream.log.open import open_log_at
@@ -36,7 +34,6 @@ for arguments in json.loads(sys.argv[1]):
         if end.code:
             raise
 """
-DEADLINE_S = 60.0
 
 
 @pytest.fixture
@@ -47,57 +44,42 @@ def location(tmp_path: Path) -> Iterator[str]:
         yield f"kafka://{cluster.bootstrap}"
 
 
-def start(location: str, data: Path, *commands: Sequence[str]) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-c", WITHOUT, json.dumps(commands)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "UNSTABLE_STREAM_LOG": location, "UNSTABLE_STREAM_DATA": str(data)},
-    )
+@pytest.fixture
+def image(location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The data directory of what runs in the image."""
+    monkeypatch.setenv("UNSTABLE_STREAM_LOG", location)
+    monkeypatch.setenv("UNSTABLE_STREAM_DATA", str(tmp_path))
+    return tmp_path
 
 
-def run(location: str, data: Path, *commands: Sequence[str]) -> str:
+def run(*commands: Sequence[str]) -> str:
     """Run commands one after the other in one process."""
-    process = start(location, data, *commands)
-    output, _ = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 0, output
-    return output
+    done = python(WITHOUT, json.dumps(commands))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stderr + done.stdout
 
 
-def stop_after(process: "subprocess.Popen[str]", words: str) -> None:
+async def stop_after(data: Path, words: str, *command: str) -> None:
     """SIGTERM a standing service once it has said so; it ends with status 0."""
-    assert process.stdout is not None
-    told = ""
-    try:
-        for line in process.stdout:
-            told += line
-            if words in line:
-                process.send_signal(signal.SIGTERM)
-        assert process.wait(DEADLINE_S) == 0, told
-        assert words in told
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    with Service(data / f"{command[0]}.txt", sys.executable, "-c", WITHOUT, json.dumps([command])) as started:
+        await until(lambda: words in started.printed, started)
+        assert await started.end() == 0, started.printed
 
 
 @pytest.mark.long
-async def test_every_service_of_the_image(location: str, tmp_path: Path) -> None:
-    assert "created: checkpoints" in run(location, tmp_path, ["topics", "create"])
-    log = open_log_at(location, DataDir(tmp_path).log)
+async def test_every_service_of_the_image(location: str, image: Path) -> None:
+    assert "created: checkpoints" in run(["topics", "create"])
+    log = open_log_at(location, DataDir(image).log)
     golden = [decode_event(path.read_bytes()) for path in (TOPICS_DIR / "golden").glob("*.json")]
-    settings = config()
-    started = made(RunStarted, config=settings.model_dump(mode="json"))
+    started = made(RunStarted, config=config().model_dump(mode="json"))
     events = [started if isinstance(event, RunStarted) else event for event in golden]
     await log.append([record_from_event(event) for event in events])
     await log.close()
     counted = ["sql", "SELECT count(*) AS n FROM events", "--csv"]
-    said = run(location, tmp_path, ["topics", "check"], ["archive"], counted)
+    said = run(["topics", "check"], ["archive"], counted)
     assert "10 topics are as declared" in said
     assert f"{len(golden)} records archived" in said
     assert said.split()[-2:] == ["n", str(len(golden))]
-    stop_after(start(location, tmp_path, ["processors"]), "processors ready")
-    assert "committed" in run(location, tmp_path, ["topics", "lag", "--csv"])
-    stop_after(start(location, tmp_path, ["monitor", "--port", "0"]), "http://")
+    await stop_after(image, "processors ready", "processors")
+    assert "committed" in run(["topics", "lag", "--csv"])
+    await stop_after(image, "http://", "monitor", "--port", "0")

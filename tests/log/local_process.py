@@ -23,9 +23,8 @@ async def wait_for_line() -> None:
 async def append(log: LocalLog, topic: str, writer: str) -> None:
     """Append batches of seven for ever: ``writer:batch:index``."""
     for batch in range(1_000_000):
-        await log.append(
-            [Record(topic, writer, f"{writer}:{batch}:{index}".encode()) for index in range(BATCH)]
-        )
+        values = (f"{writer}:{batch}:{index}" for index in range(BATCH))
+        await log.append([Record(topic, writer, value.encode()) for value in values])
         say(str(batch))
 
 
@@ -68,12 +67,7 @@ async def main() -> None:
     command, path, topic, argument = sys.argv[1:]
     # A timeout no test waits for: a takeover that happens was seen by the process's death.
     log = LocalLog.open(path, synchronous="NORMAL", session_timeout_s=600)
-    commands = {
-        "append": append,
-        "append-once": append_once,
-        "consume": consume,
-        "transact": transact,
-    }
+    commands = {"append": append, "append-once": append_once, "consume": consume, "transact": transact}
     await commands[command](log, topic, argument)
     await log.close()
 

@@ -74,12 +74,6 @@ async def test_a_key_has_one_partition_and_keeps_its_order(harness: LogHarness, 
     assert all(row == sorted(set(row)) for row in offsets.values())
 
 
-async def test_a_record_may_name_its_partition(harness: LogHarness, event_log: EventLog) -> None:
-    topic = await harness.topic(partitions=3)
-    places = await event_log.append([Record(topic, "same", b"", partition=number) for number in (2, 0, 1)])
-    assert [at.partition for at, _ in places] == [2, 0, 1]
-
-
 async def test_a_batch_is_appended_whole_or_not_at_all(harness: LogHarness, event_log: EventLog) -> None:
     topic = await harness.topic(max_message_bytes=1000)
     with pytest.raises(RecordTooLargeError, match=rf"{topic}.*1000"):

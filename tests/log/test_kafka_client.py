@@ -6,17 +6,16 @@ import ast
 import asyncio
 import socket
 import sys
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 from aiokafka import AIOKafkaConsumer
-from aiokafka.client import AIOKafkaClient
 from aiokafka.conn import create_conn
 from aiokafka.structs import TopicPartition as KafkaPartition
 
@@ -27,10 +26,7 @@ from unstable_stream.log.kafka.cluster import GONE_S, Brokers, set_up_aiokafka
 from unstable_stream.log.kafka.consumer import KafkaConsumer, KafkaParts
 from unstable_stream.log.kafka.location import parse_location
 from unstable_stream.log.kafka.reading import Membership, Reading, ShareAssignor
-from unstable_stream.log.kafka.records import pack, prepare
-from unstable_stream.log.kafka.sending import Sender
-from unstable_stream.log.kafka.topics import KafkaTopic, KafkaTopics
-from unstable_stream.log.port import Record, StoredRecord, TopicPartition
+from unstable_stream.log.port import StoredRecord, TopicPartition
 
 
 def test_the_kafka_log_reaches_into_nothing() -> None:
@@ -56,11 +52,6 @@ def test_the_kafka_log_reaches_into_nothing() -> None:
     assert found == []
 
 
-class _Cluster:
-    def partitions_for_topic(self, topic: str) -> set[int]:
-        return {0}
-
-
 @pytest.mark.parametrize(
     ("joins", "name", "unbroken"),
     [
@@ -79,7 +70,8 @@ def test_a_share_continues_the_last_one_only_if_no_generation_was_missed(
         for _ in range(asked):
             assignor.metadata(["t"])
         assign = assignor.assign if named else super(ShareAssignor, assignor).assign
-        share = assign(_Cluster(), {named or "": ShareAssignor().metadata(["t"])})[named or ""]
+        cluster = SimpleNamespace(partitions_for_topic=lambda topic: {0})
+        share = assign(cluster, {named or "": ShareAssignor().metadata(["t"])})[named or ""]
         assignor.on_assignment(share)
         members.on_partitions_assigned([at])
     assert members.owned == {at: 1 if unbroken else 2}
@@ -88,71 +80,43 @@ def test_a_share_continues_the_last_one_only_if_no_generation_was_missed(
 _DEADLINE_S = 120.0
 
 
-class _Joining:
+@pytest.fixture
+def joining() -> MagicMock:
     """Stands where aiokafka is, and answers nothing before it has joined, which it never does."""
 
-    def __init__(self) -> None:
-        self.asked = 0
-        self.topics: Sequence[str] = ()
-
-    async def getmany(self, *partitions: object, timeout_ms: int) -> Mapping[Any, Sequence[Any]]:
-        self.asked += 1
+    async def never(*partitions: object, timeout_ms: int) -> None:
         await asyncio.Event().wait()
-        return {}
 
-    def partitions_for_topic(self, topic: str) -> set[int] | None:
-        return None
-
-    def subscribe(self, topics: Sequence[str], listener: object) -> None:
-        self.topics = topics
-
-    def subscription(self) -> Sequence[str]:
-        return self.topics
-
-    def assignment(self) -> frozenset[TopicPartition]:
-        return frozenset()
-
-    def unsubscribe(self) -> None: ...
-
-    async def stop(self) -> None: ...
+    client = MagicMock(AIOKafkaConsumer)
+    client.getmany.side_effect = never
+    client.partitions_for_topic.return_value = None
+    client.subscription.return_value = ["t"]
+    client.assignment.return_value = frozenset()
+    return client
 
 
-async def _reopen() -> tuple[AIOKafkaConsumer, ShareAssignor]:
-    raise AssertionError("it does not stand still")
-
-
-def _member(joining: _Joining) -> KafkaConsumer:
-    topics = cast(Any, SimpleNamespace(known=lambda name: None))
+@pytest.fixture
+def member(joining: MagicMock) -> KafkaConsumer:
+    topics: Any = SimpleNamespace(known=lambda name: None)
     cluster = Brokers(parse_location("kafka://host:9092", {}), 1.0, _DEADLINE_S)
-    return KafkaConsumer(
-        KafkaParts(cluster, topics, topics),
-        cast(AIOKafkaConsumer, joining),
-        ShareAssignor(),
-        ["t"],
-        "g",
-        "beginning",
-        lambda _: None,
-        _reopen,
-        _DEADLINE_S,
-    )
+    parts, reopen = KafkaParts(cluster, topics, topics), AsyncMock(side_effect=AssertionError)
+    whose = (ShareAssignor(), ["t"], "g")
+    return KafkaConsumer(parts, joining, *whose, "beginning", lambda _: None, reopen, _DEADLINE_S)
 
 
-async def test_a_poll_ends_when_its_time_is_over() -> None:
-    joining = _Joining()
-    consumer = _member(joining)
+async def test_a_poll_ends_when_its_time_is_over(joining: MagicMock, member: KafkaConsumer) -> None:
     async with asyncio.timeout(_DEADLINE_S):
         for _ in range(3):
-            assert await consumer.poll(timeout_s=0.01) == []
-    assert joining.asked == 1, "the question stands until it is answered"
-    await consumer.close()
+            assert await member.poll(timeout_s=0.01) == []
+    joining.getmany.assert_called_once()  # the question stands until it is answered
+    await member.close()
 
 
-async def test_a_poll_ends_when_the_consumer_is_closed() -> None:
-    consumer = _member(_Joining())
-    waiting = asyncio.create_task(consumer.poll(timeout_s=3600))
+async def test_a_poll_ends_when_the_consumer_is_closed(member: KafkaConsumer) -> None:
+    waiting = asyncio.create_task(member.poll(timeout_s=3600))
     done, _ = await asyncio.wait([waiting], timeout=0.05)
     assert not done
-    await consumer.close()
+    await member.close()
     with pytest.raises(EventLogError, match="closed"):
         await asyncio.wait_for(waiting, _DEADLINE_S)
 
@@ -272,63 +236,6 @@ async def test_a_full_partition_is_not_fetched_until_it_holds_less_than_a_batch(
     await reading.fetch(10)
     offsets += [record.offset for record in reading.take(10)]
     assert offsets == list(range(28))
-
-
-class _Topics:
-    def known(self, name: str) -> KafkaTopic:
-        return KafkaTopic(name, partitions=2, max_message_bytes=10**6)
-
-
-class _Brokers:
-    """Stands where the client of aiokafka is: answers all that is asked, and keeps it in words."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        self.cluster = SimpleNamespace(leader_for_partition=lambda at: 1)
-
-    async def coordinator_lookup(self, kind: object, key: str) -> int:
-        return 1
-
-    async def add_topic(self, topic: str) -> None: ...
-
-    async def send(self, node: int, request: Any, group: object = None) -> Any:
-        name = type(request).__name__.removesuffix("Request")
-        told = {key.lstrip("_"): value for key, value in vars(request).items()}
-        if name == "InitProducerId":
-            return SimpleNamespace(error_code=0, producer_id=7, producer_epoch=3)
-        if name == "Produce":
-            at = [(topic, number) for topic, some in told["topics"] for number, _ in some]
-            self.asked += [f"send to {topic}[{number}]" for topic, number in at]
-            answers = [(topic, [(number, 0, 0, 0)]) for topic, number in at]
-            return SimpleNamespace(topics=answers)
-        match name:
-            case "AddPartitionsToTxn":
-                numbers = [f"{topic}{numbers}" for topic, numbers in told["topics"]]
-                self.asked.append(f"add {', '.join(numbers)}")
-            case "AddOffsetsToTxn":
-                self.asked.append(f"add {told['group_id']}")
-            case "TxnOffsetCommit":
-                self.asked.append(f"position of {told['group_id']}")
-            case "EndTxn":
-                self.asked.append("commit" if told["transaction_result"] else "abort")
-        return SimpleNamespace(error_code=0, errors=[])
-
-
-async def test_partitions_and_group_are_added_before_anything_is_sent_to_them() -> None:
-    brokers = _Brokers()
-    sender = Sender(cast(AIOKafkaClient, brokers), "id", 60.0)
-    await sender.begin()
-    topics = cast(KafkaTopics, _Topics())
-    now_ms = time.time_ns() // 1_000_000
-    records = [Record("t", "k", b"v", partition=number, timestamp_ms=now_ms) for number in (0, 1)]
-    packed = pack([await prepare(records, topics)], topics, in_transaction=True)
-    await sender.fill_transaction(packed, "g", {TopicPartition("t", 0): 1})
-    await sender.commit_transaction()
-    asked = brokers.asked
-    assert asked[0] == "add t[0, 1]"
-    assert sorted(asked[1:5]) == ["add g", "position of g", "send to t[0]", "send to t[1]"]
-    assert asked.index("add g") < asked.index("position of g")
-    assert asked[5:] == ["commit", "commit"]  # the second waits for the markers
 
 
 async def test_the_operating_system_ends_a_connection_that_nothing_acknowledges(kafka_bootstrap: str) -> None:

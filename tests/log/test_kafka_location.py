@@ -83,37 +83,32 @@ def test_a_password_in_the_location_is_refused_and_not_repeated(text: str) -> No
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("kafka://", "expected host:port"),
-        ("kafka://host:port", "'host:port': expected host:port"),
-        ("kafka://host:70000", "expected host:port"),
-        ("kafka://host/topic", "expected host:port"),
-        (
-            "kafka://host?linger_ms=5",
-            "unknown Kafka option 'linger_ms'; known are security_protocol, sasl_mec",
-        ),
-        ("kafka://host?security_protocol", "option 1 .* expected name=value"),
-        ("kafka://host?security_protocol=SSL&security_protocol=SSL", "security_protocol twice"),
-        (
-            "kafka://host?security_protocol=TLS",
-            "'TLS': expected one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL",
-        ),
-        ("kafka://host?security_protocol=SASL_SSL&sasl_mechanism=GSSAPI", "GSSAPI.*SCRAM-SHA-512"),
-        ("kafka://host?sasl_username=me", "sasl_username has no effect with security_protocol=PLAINTEXT"),
-        ("kafka://host?ssl_check_hostname=false", "no effect .* expected SSL or SASL_SSL"),
-        ("kafka://host?security_protocol=SSL&ssl_cafile=ca.pem", "'ca.pem': expected an absolute path"),
-        ("kafka://host?security_protocol=SSL&ssl_cafile=/no/ca.pem", "'/no/ca.pem': there is no such file"),
-        (f"kafka://host?security_protocol=SSL&ssl_keyfile={__file__}", "ssl_keyfile needs ssl_certfile"),
-        ("kafka://host?security_protocol=SASL_SSL", "needs sasl_username"),
-        (
-            "kafka://host?security_protocol=SASL_SSL&sasl_username=me",
-            "set UNSTABLE_STREAM_KAFKA_SASL_PASSWORD",
-        ),
-        ("http://host", "a Kafka location looks like 'kafka://"),
+        ("", "expected host:port"),
+        ("host:port", "'host:port': expected host:port"),
+        ("host:70000", "expected host:port"),
+        ("host/topic", "expected host:port"),
+        ("host?linger_ms=5", "unknown Kafka option 'linger_ms'; known are security_pr"),
+        ("host?security_protocol", "option 1 .* expected name=value"),
+        ("host?security_protocol=SSL&security_protocol=SSL", "security_protocol twice"),
+        ("host?security_protocol=TLS", "'TLS': expected one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+        ("host?security_protocol=SASL_SSL&sasl_mechanism=GSSAPI", "GSSAPI.*SCRAM-SHA-512"),
+        ("host?sasl_username=me", "sasl_username has no effect with security_protocol=PLAINTEXT"),
+        ("host?ssl_check_hostname=false", "no effect .* expected SSL or SASL_SSL"),
+        ("host?security_protocol=SSL&ssl_cafile=ca.pem", "'ca.pem': expected an absolute path"),
+        ("host?security_protocol=SSL&ssl_cafile=/no/ca.pem", "'/no/ca.pem': there is no such file"),
+        (f"host?security_protocol=SSL&ssl_keyfile={__file__}", "ssl_keyfile needs ssl_certfile"),
+        ("host?security_protocol=SASL_SSL", "needs sasl_username"),
+        ("host?security_protocol=SASL_SSL&sasl_username=me", "set UNSTABLE_STREAM_KAFKA_SASL_PASSWORD"),
     ],
 )
 def test_what_cannot_work_is_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        parse_location(text, {})
+        parse_location(f"kafka://{text}", {})
+
+
+def test_another_scheme_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a Kafka location looks like 'kafka://"):
+        parse_location("http://host", {})
 
 
 def test_only_opening_a_kafka_log_loads_its_client() -> None:

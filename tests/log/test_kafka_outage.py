@@ -62,13 +62,8 @@ def test_a_broker_that_is_down_at_the_start_is_named_in_one_line() -> None:
         "    await log.close()\n"
         "asyncio.run(ask())\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "error", "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+    command = [sys.executable, "-X", "dev", "-W", "error", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert re.fullmatch(
         rf"True kafka://127\.0\.0\.1:{port},localhost:{port}: could not connect: .*Connect call failed.*\. "
         r"Check that the brokers run, .*security_protocol=….*\n",
@@ -167,10 +162,8 @@ async def test_a_killed_broker_comes_back_and_nothing_is_lost_or_twice(cluster: 
         await log.create_topics([TopicSpec("one", 2), TopicSpec("two", 2)])
         traffic = _Traffic(log, ("one", "two"))
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(traffic.append("single", 1))
-            tasks.create_task(traffic.append("old", 1))
-            tasks.create_task(traffic.append("pair", 2))
-            tasks.create_task(traffic.append("another", 2))
+            for name, count in (("single", 1), ("old", 1), ("pair", 2), ("another", 2)):
+                tasks.create_task(traffic.append(name, count))
             tasks.create_task(traffic.transact("transaction"))
             tasks.create_task(traffic.read())
             await traffic.progress(50)
@@ -227,9 +220,7 @@ async def test_what_cannot_be_delivered_is_said_in_time_and_the_log_goes_on(
         await _kill(cluster)
         address = cluster.bootstrap
         for batch in (both, both[:1]):
-            with pytest.raises(
-                LogUnavailableError, match=rf"kafka://{address}: could not append.*stored or not"
-            ):
+            with pytest.raises(LogUnavailableError, match=f"{address}: could not append.*stored or not"):
                 await asyncio.wait_for(log.append(batch), DEADLINE_S)
         with pytest.raises(LogUnavailableError, match=rf"kafka://{address}: .* 'hasty'.*open another"):
             async with producer.transaction() as tx:

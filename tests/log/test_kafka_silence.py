@@ -47,9 +47,8 @@ async def test_its_commit_joins_the_group_again_and_is_refused_and_it_goes_on(lo
     await log.append([Record(topic, "k", b"in hand")])
     assert _values(await read(consumer, 1)) == [b"in hand"]
     await _fall_silent(consumer)
-    with pytest.raises(
-        FencedError, match="nothing was committed"
-    ):  # another member may have had it in between
+    # Another member may have had it in between.
+    with pytest.raises(FencedError, match="nothing was committed"):
         await consumer.commit(consumer.positions())
     assert _values(await read(consumer, 1)) == [b"in hand"]
     await consumer.commit(consumer.positions())

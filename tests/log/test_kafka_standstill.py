@@ -89,20 +89,18 @@ async def test_a_consumer_goes_on_through_other_connections(
     def numbered(numbers: Sequence[int]) -> list[Record]:
         return [Record(topic, "k", b"%d" % number, partition=number % 2) for number in numbers]
 
+    async def read_four() -> list[int]:
+        return sorted(int(each.value) for each in await read(consumer, 4, timeout_s=0.05))
+
     await log.append(numbered(range(4)))
     consumer = await log.consumer([topic], group)
-    assert sorted(each.value for each in await read(consumer, 4, timeout_s=0.05)) == [b"0", b"1", b"2", b"3"]
+    assert await read_four() == [0, 1, 2, 3]
     if group is not None:
         await consumer.commit(consumer.positions())
     stands_still.set()
     await log.append(numbered(range(4, 8)))
     with capture_logs() as logs:
-        assert sorted(each.value for each in await read(consumer, 4, timeout_s=0.05)) == [
-            b"4",
-            b"5",
-            b"6",
-            b"7",
-        ]
+        assert await read_four() == [4, 5, 6, 7]
     assert [line["event"] for line in logs if line["log_level"] == "warning"] == [
         "records wait and are not read: the connection to the brokers is opened anew"
     ]

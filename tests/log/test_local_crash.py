@@ -15,7 +15,7 @@ from tests.log.harness import DEADLINE_S, FOREVER_S, read, records
 from tests.log.local_process import BATCH
 from unstable_stream.log.local.groups import ProcessIdentity, current_process, is_alive
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.port import Record, TopicPartition, TopicSpec
+from unstable_stream.log.port import TopicPartition, TopicSpec
 
 pytestmark = pytest.mark.longer
 
@@ -118,7 +118,7 @@ async def test_a_killed_reader_is_replaced_at_once_and_its_records_come_again(
 async def test_killed_between_transactions_results_and_positions_agree(path: Path, start: Start) -> None:
     await create(path, "t", "t-a", "t-b")
     async with LocalLog.open(path, synchronous="NORMAL") as log:
-        await log.append([Record("t", "k", str(number).encode()) for number in range(3000)])
+        await log.append(records("t", list(map(str, range(3000)))))
         for kills in range(3):
             process = await start("transact", "g")
             for _ in range(3 + 20 * kills):

@@ -70,7 +70,7 @@ async def test_offsets_count_up_from_zero_across_handles(log: LocalLog, path: Pa
         for turn in range(4):
             writer = (log, other)[turn % 2]
             placed = await writer.append(records("t", ["a", "b", "c"]))
-            assert placed == [(AT, 3 * turn), (AT, 3 * turn + 1), (AT, 3 * turn + 2)]
+            assert placed == [(AT, 3 * turn + number) for number in range(3)]
 
 
 @contextlib.contextmanager
@@ -91,18 +91,17 @@ async def _at_once(path: Path, *work: Awaitable[Any]) -> list[Any]:
 
 async def test_every_batch_of_a_shared_commit_is_told_its_own_places(log: LocalLog, path: Path) -> None:
     await log.create_topics([TopicSpec("three", 3)])
-    batches = [
-        [
-            Record("three", f"key-{number % 5}", b"%d:%d" % (number, place), timestamp_ms=number % 3)
-            for place in range(number % 4)
-        ]
-        for number in range(40)
-    ]
+
+    def batch(number: int) -> list[Record]:
+        values = (b"%d:%d" % (number, place) for place in range(number % 4))
+        return [Record("three", f"key-{number % 5}", value, timestamp_ms=number % 3) for value in values]
+
+    batches = list(map(batch, range(40)))
     places = await _at_once(path, *(log.append(batch) for batch in batches))
     stored = await read(await log.consumer(["three"]), sum(map(len, batches)))
     found = {(TopicPartition("three", each.partition), each.offset): each.value for each in stored}
-    for batch, told in zip(batches, places, strict=True):
-        assert [found[place] for place in told] == [record.value for record in batch]
+    for appended, told in zip(batches, places, strict=True):
+        assert [found[place] for place in told] == [record.value for record in appended]
     assert sum((await log.end_offsets("three")).values()) == len(found)
 
 
@@ -332,16 +331,6 @@ async def test_positions_beyond_the_end_tell_of_another_log(log: LocalLog) -> No
         await resumed.poll()
 
 
-def _garbage(path: Path) -> None:
-    path.write_bytes(b"these are not the bytes you are looking for" * 100)
-
-
-def _other_database(path: Path) -> None:
-    connection = sqlite3.connect(path)
-    connection.execute("CREATE TABLE mine (x)")
-    connection.close()
-
-
 @pytest.mark.parametrize(("version", "lacks"), [(1, ("identity", "states")), (2, ("states",))])
 async def test_a_log_of_an_earlier_schema_is_brought_up_to_date(
     tmp_path: Path, version: int, lacks: tuple[str, ...]
@@ -363,28 +352,21 @@ async def test_a_log_of_an_earlier_schema_is_brought_up_to_date(
         assert await log.log_id() == log_id
 
 
-def _newer(path: Path) -> None:
-    asyncio.run(LocalLog.open(path).close())
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version = 99")
-    connection.close()
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (_garbage, "not an event log"),
-        (_other_database, r"not an event log .*expected 0x75736c67"),
-        (_newer, "schema version 99.*upgrade"),
-        (Path.mkdir, "cannot be opened"),
-    ],
-)
-def test_a_file_that_is_no_log_of_ours_is_refused(tmp_path: Path, spoil, message: str) -> None:  # type: ignore[no-untyped-def]
-    path = tmp_path / "log.sqlite"
-    spoil(path)
-    with pytest.raises(EventLogError, match=message) as caught:
-        LocalLog.open(path)
-    assert str(path) in str(caught.value)
+def test_a_file_that_is_no_log_of_ours_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "garbage").write_bytes(b"these are not the bytes you are looking for" * 100)
+    (tmp_path / "directory").mkdir()
+    asyncio.run(LocalLog.open(tmp_path / "newer").close())
+    for name, sql in (("another", "CREATE TABLE mine (x)"), ("newer", "PRAGMA user_version = 99")):
+        with contextlib.closing(sqlite3.connect(tmp_path / name)) as connection:
+            connection.execute(sql)
+    for name, says in (
+        ("garbage", "not an event log"),
+        ("directory", "cannot be opened"),
+        ("another", "not an event log .*expected 0x75736c67"),
+        ("newer", "schema version 99.*upgrade"),
+    ):
+        with pytest.raises(EventLogError, match=rf"{tmp_path}/{name}\b.*{says}"):
+            LocalLog.open(tmp_path / name)
 
 
 async def test_a_damaged_log_is_reported_as_corrupt(path: Path) -> None:

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import given, settings
@@ -188,7 +188,8 @@ async def test_without_sockets_a_consumer_looks_again_by_itself(log: LocalLog, p
     await _wakes(log)
 
 
-Action: TypeAlias = tuple[str, object]
+Action: TypeAlias = tuple[str, Any]
+"""``Any``: a batch to append, or the number of a member."""
 
 _TOPICS = {"t": 3, "u": 2}
 _BATCHES = st.lists(st.tuples(st.sampled_from(sorted(_TOPICS)), st.integers(0, 5)), max_size=8)
@@ -212,12 +213,9 @@ class _Group:
         self.appended: list[tuple[str, str, bytes]] = []
 
     async def append(self, batch: list[tuple[str, int]]) -> None:
-        records = []
-        for topic, key in batch:
-            value = b"%d" % len(self.appended)
-            self.appended.append((topic, f"key-{key}", value))
-            records.append(Record(topic, f"key-{key}", value))
-        await self.log.append(records)
+        first = len(self.appended)
+        self.appended += [(topic, f"key-{key}", b"%d" % n) for n, (topic, key) in enumerate(batch, first)]
+        await self.log.append([Record(*each) for each in self.appended[first:]])
 
     async def join(self) -> None:
         if len(self.members) < 3:
@@ -228,10 +226,7 @@ class _Group:
         await member.commit(member.positions())
         self.processed += found
 
-    async def act(self, action: str, number: int) -> None:
-        if not self.members:
-            return
-        member = self.members[number % len(self.members)]
+    async def act(self, action: str, member: Consumer) -> None:
         if action == "poll":
             await self.poll(member)
             return
@@ -247,13 +242,11 @@ async def _run(actions: list[Action], path: Path) -> None:
         group = _Group(log)
         for action, argument in actions:
             if action == "append":
-                assert isinstance(argument, list)
                 await group.append(argument)
             elif action == "join":
                 await group.join()
-            else:
-                assert isinstance(argument, int)
-                await group.act(action, argument)
+            elif group.members:
+                await group.act(action, group.members[argument % len(group.members)])
         await group.join()
         async with asyncio.timeout(DEADLINE_S):
             while len(group.processed) < len(group.appended):

@@ -32,7 +32,8 @@ def make_outcome(
 
     ``fields``: those of the outcome.
     """
-    fields = {"run_id": RUN, "env_id": "Env-v0", "invalid_seat": None, **fields}
+    reason = "win" if fields.get("invalid_seat") is None else "invalid-move"
+    fields = {"run_id": RUN, "env_id": "Env-v0", "invalid_seat": None, "reason": reason, **fields}
     return made(
         GameOutcome,
         occurred_at_ms=1_700_000_000_000 + game_index,
@@ -53,7 +54,6 @@ def make_outcome(
             )
             for seat, (uid, reward) in seats.items()
         ),
-        reason="win" if fields["invalid_seat"] is None else "invalid-move",
         actions=tuple(Action(i % len(seats), action) for i, action in enumerate(actions)),
         **fields,
     )

@@ -1,5 +1,6 @@
 """The model pool: membership, modes, exploration."""
 
+import math
 import random
 from collections import Counter
 from typing import Any
@@ -101,10 +102,34 @@ def test_weighted_modes_keep_the_checkpoints_they_would_draw() -> None:
 # -- modes ------------------------------------------------------------------------------------
 
 
-def test_fixed_draws_uniformly_among_fixed_opponents() -> None:
-    draws = _draws(_pool("fixed", fixed=("a", "b")))
-    assert draws.keys() == {"a", "b"}
-    assert abs(draws["a"] - 1000) < 120
+def _shares(pool: ModelPool, **expected: float) -> None:
+    """Each opponent is drawn as often as its weight says, and nobody else. An underscore is a hyphen."""
+    total = sum(expected.values())
+    found = {uid.replace("-", "_"): count / 10_000 for uid, count in _draws(pool, 10_000).items()}
+    assert found == pytest.approx({uid: weight / total for uid, weight in expected.items()}, abs=0.02)
+
+
+def test_each_mode_draws_whom_it_says() -> None:
+    _shares(_pool("fixed", fixed=("a", "b")), a=1, b=1)
+    _shares(_pool("fixed", fixed={"often": 3.0, "seldom": 1.0}), often=3, seldom=1)
+    _shares(_pool("mirror", fixed=("a",)), ckpt_000005=1)
+    lagged = _pool("lagged", max_active_lora=3, lag_range=(2, 4), fixed=("a",))
+    _shares(lagged, ckpt_000002=1, ckpt_000003=1)  # active past ones in range
+    _shares(_pool("random", max_active_lora=2, fixed=("a", "b")), a=1, b=1, ckpt_000004=1, ckpt_000005=1)
+    _shares(_pool("random", 1, fixed={"often": 3.0, "seldom": 1.0}), often=3, seldom=1, ckpt_000000=1)
+
+
+def test_modes_by_rating_prefer_the_nearer() -> None:
+    """Never itself."""
+    ratings = {"ckpt-000000": 25.0, "near": 25.0, "far": 25.0 + 25.0 / 6.0}
+    by_quality = _pool("match-quality", 1, fixed=("near", "far"))
+    by_distance = _pool("ts-dist", 1, fixed=("near", "far"), temperature=0.5)
+    for pool in (by_quality, by_distance):
+        for uid, mu in ratings.items():
+            pool.apply(_rating(uid, mu))
+    near, far = (TrueSkill().match_quality((25.0, 2.0), (ratings[uid], 2.0)) for uid in ("near", "far"))
+    _shares(by_quality, near=near, far=far)
+    _shares(by_distance, near=math.e**2, far=1)  # one beta apart at temperature 1/2
 
 
 def test_fixed_without_opponents_is_an_error() -> None:
@@ -117,57 +142,11 @@ def test_fixed_without_opponents_is_an_error() -> None:
     pool.validate()
 
 
-def test_mirror_is_the_newest_checkpoint() -> None:
-    assert _draws(_pool("mirror", fixed=("a",))).keys() == {"ckpt-000005"}
-
-
 @pytest.mark.parametrize("mode", ["lagged", "match-quality", "ts-dist", "exploration"])
 def test_the_newest_is_mirrored_while_there_is_nobody_else(mode: str) -> None:
     assert _draws(_pool(mode, 1), 20).keys() == {"ckpt-000000"}
     if mode == "lagged":
         assert _draws(_pool("lagged", 3, lag_range=(5, 6)), 20).keys() == {"ckpt-000002"}
-
-
-def test_lagged_draws_active_past_checkpoints_in_range() -> None:
-    pool = _pool("lagged", max_active_lora=3, lag_range=(2, 4), fixed=("a",))
-    draws = _draws(pool)
-    assert draws.keys() == {"ckpt-000002", "ckpt-000003"}
-    assert abs(draws["ckpt-000003"] - 1000) < 120
-
-
-def test_random_draws_fixed_and_active_checkpoints() -> None:
-    draws = _draws(_pool("random", max_active_lora=2, fixed=("a", "b")))
-    assert draws.keys() == {"a", "b", "ckpt-000004", "ckpt-000005"}
-    assert max(abs(n - 500) for n in draws.values()) < 100
-
-
-@pytest.mark.parametrize("mode", ["fixed", "random"])
-def test_fixed_opponents_are_drawn_by_their_weights(mode: str) -> None:
-    draws = _draws(_pool(mode, 1, fixed={"often": 3.0, "seldom": 1.0}))
-    total = 4 if mode == "fixed" else 5  # a checkpoint has weight 1
-    assert draws["often"] / 2000 == pytest.approx(3 / total, abs=0.05)
-    assert draws["seldom"] / 2000 == pytest.approx(1 / total, abs=0.05)
-
-
-def test_match_quality_draws_in_proportion_to_quality() -> None:
-    pool = _pool("match-quality", 1, fixed=("near", "far"))
-    pool.apply(_rating("ckpt-000000", 25.0))
-    pool.apply(_rating("near", 26.0))
-    pool.apply(_rating("far", 40.0))
-    near, far = (TrueSkill().match_quality((25.0, 2.0), (mu, 2.0)) for mu in (26.0, 40.0))
-    draws = _draws(pool, 10_000)
-    assert draws["far"] / 10_000 == pytest.approx(far / (near + far), abs=0.02)
-    assert draws.keys() == {"near", "far"}  # never itself
-
-
-def test_ts_dist_prefers_the_nearer() -> None:
-    pool = _pool("ts-dist", 1, fixed=("near", "far"), temperature=0.5)
-    pool.apply(_rating("ckpt-000000", 25.0))
-    pool.apply(_rating("near", 25.0))
-    pool.apply(_rating("far", 25.0 + 25.0 / 6.0))
-    # One beta apart at temperature 1/2: odds of e^2.
-    draws = _draws(pool, 10_000)
-    assert draws["far"] / 10_000 == pytest.approx(1 / (1 + 2.718281828**2), abs=0.02)
 
 
 def test_ratings_of_the_environment_come_before_overall_ones() -> None:

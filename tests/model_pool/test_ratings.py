@@ -149,18 +149,6 @@ def test_the_fold_gives_what_a_slow_loop_gives_to_the_last_bit(
         assert scores == sorted(scores, reverse=True)
 
 
-def test_a_new_checkpoint_takes_its_parents_elo() -> None:
-    games = [
-        make_outcome(0, {0: ("ckpt-000000", 1.0), 1: ("fixed", -1.0)}),
-        make_outcome(1, {0: ("ckpt-000001", 0.0), 1: ("ckpt-000000", 0.0)}),
-    ]
-    names = Names()
-    ratings = Ratings(names, Elo())
-    ratings.apply(columns(games, names))
-    overall = {each.model_uid: each.mu for each in ratings.ladder() if each.env_id == OVERALL}
-    assert overall == {"ckpt-000000": 1516.0, "ckpt-000001": 1516.0, "fixed": 1484.0}
-
-
 def test_only_what_is_asked_for_is_rated() -> None:
     games = [make_outcome(i, {0: ("x", 1.0), 1: ("y", -1.0)}, env_id=ENVS[i % 2]) for i in range(4)]
     for per_env, overall, scopes in (

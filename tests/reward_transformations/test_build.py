@@ -25,20 +25,11 @@ class Negate(FinalRewardTransform):
 
 
 def test_known_and_own_transformations_are_built_in_order() -> None:
-    stack = build_final(
-        [
-            {"type": "WinDrawLossFormatter"},
-            {"type": f"{__name__}:Negate"},
-            {"type": "RoleAdvantageByEnvFormatter", "tau": 0.5},
-        ]
-    )
-    assert [type(t).__name__ for t in stack.transforms] == [
-        "WinDrawLossFormatter",
-        "Negate",
-        "RoleAdvantageByEnvFormatter",
-    ]
-    assert isinstance(stack.transforms[0], WinDrawLossFormatter)
-    role = stack.transforms[2]
+    names = ["WinDrawLossFormatter", f"{__name__}:Negate", "RoleAdvantageByEnvFormatter(tau=0.5)"]
+    stack = build_final(names)
+    first, second, role = stack.transforms
+    assert isinstance(first, WinDrawLossFormatter)
+    assert type(second).__name__ == "Negate"
     assert isinstance(role, RoleAdvantageByEnvFormatter)
     assert role.tau == 0.5
     assert stack({0: 9.0, 1: 4.0}, "A") == {0: -1.0, 1: 1.0}

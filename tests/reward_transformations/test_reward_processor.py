@@ -13,15 +13,7 @@ from tests.builders import made
 from tests.model_pool.outcomes import make_outcome
 from tests.reward_transformations.trajectories import RUN, make_trajectory, make_turn
 from unstable_stream.errors import EventError
-from unstable_stream.events import (
-    Event,
-    GameOutcome,
-    Step,
-    Trajectory,
-    encode_event,
-    step_id,
-    trajectory_id,
-)
+from unstable_stream.events import Event, GameOutcome, Step, Trajectory, encode_event, step_id, trajectory_id
 from unstable_stream.log.port import partition_for_key
 from unstable_stream.reward_transformations import (
     ComposeFinalRewardTransforms,
@@ -92,15 +84,6 @@ def test_each_turn_becomes_a_step_with_every_stage_of_its_reward() -> None:
     assert len({first.event_id, second.event_id}) == 2
 
 
-def test_a_mirror_game_is_transformed_once_for_both_seats_however_often_they_come() -> None:
-    processor = _processor(tau=1.0)
-    one = make_trajectory(0, 0, trained_seats=(0, 1))
-    two = make_trajectory(0, 1, trained_seats=(0, 1))
-    assert [s.final_reward for s in _steps(processor, one, one, two, one, two)] == [1.0, 1.0, -1.0, -1.0]
-    next_game = make_trajectory(1, 1, trained_seats=(0, 1))
-    assert [s.final_reward for s in _steps(processor, next_game)] == [0.0, 0.0]
-
-
 def test_the_dealt_roles_reach_the_final_transformations() -> None:
     final = ComposeFinalRewardTransforms([RoleAdvantageByEnvFormatter(tau=1.0, by="role")])
     processor = RewardProcessor(RUN, final)
@@ -127,13 +110,8 @@ def test_the_first_play_of_a_game_counts_also_if_no_trained_seat_was_asked() -> 
 def test_what_is_not_for_it_yields_nothing_and_leaves_no_trace() -> None:
     processor = _processor()
     before = json.dumps(processor.state())
-    others = [
-        make_trajectory(run_id="run-b"),
-        make_trajectory(split="eval"),
-        make_trajectory(trained=False),
-        _outcome(),
-    ]
-    assert _steps(processor, *others) == []
+    others = [make_trajectory(run_id="run-b"), make_trajectory(split="eval"), make_trajectory(trained=False)]
+    assert _steps(processor, *others, _outcome()) == []
     assert json.dumps(processor.state()) == before
 
 

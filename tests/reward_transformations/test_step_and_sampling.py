@@ -33,11 +33,8 @@ from unstable_stream.reward_transformations import (
 def test_the_view_offers_the_documented_names() -> None:
     turns = [make_turn(0), make_turn(1, valid=False, format_feedback={"correct_answer_format": False})]
     view = TrajectoryView(make_trajectory(seat=1, trained_seats=(1,), turns=turns))
-    assert view.pid == 1
-    assert view.env_id == "Env-v0"
-    assert view.num_turns == 2
-    assert view.obs == ["board 0", "board 1"]
-    assert view.actions == ["I play [0]", "I play [1]"]
+    assert (view.pid, view.env_id, view.num_turns) == (1, "Env-v0", 2)
+    assert (view.obs, view.actions) == (["board 0", "board 1"], ["I play [0]", "I play [1]"])
     assert view.extracted_actions == ["[0]", "[1]"]
     assert view.infos == [{"n": 0}, {"n": 1}]
     assert view.final_rewards == {0: 1.0, 1: -1.0}
@@ -201,10 +198,8 @@ def test_a_groups_advantages_add_up_to_nothing_and_ignore_a_shift(rewards: list[
 @given(rewards=REWARDS)
 def test_leaving_one_out_is_what_it_says(rewards: list[float]) -> None:
     """The obvious way: the mean of the others, one after another."""
-    expected = [
-        reward - statistics.fmean(rewards[:place] + rewards[place + 1 :])
-        for place, reward in enumerate(rewards)
-    ]
+    others = [statistics.fmean(rewards[:place] + rewards[place + 1 :]) for place in range(len(rewards))]
+    expected = [reward - other for reward, other in zip(rewards, others, strict=True)]
     assert advantages(LeaveOneOutAdvantage(), rewards) == pytest.approx(expected, abs=1e-9)
 
 

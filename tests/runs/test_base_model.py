@@ -56,15 +56,11 @@ def test_paths_are_absolute_from_when_they_are_read(tmp_path: Path, monkeypatch:
     monkeypatch.chdir("/")
     read = read_again(config)
     assert base_model_path(read) == str(tmp_path / "models" / "mine")
-    assert [each.path for each in read.model_pool.fixed] == [
-        str(tmp_path / "models" / "other"),
-        "Qwen/Qwen3-0.6B",
-        str(tmp_path / "adapter"),
-        "s3://bucket/adapter",
-        None,
-    ]
-    assert read.evaluation.opponents[0].path == str(tmp_path / "models" / "other")
-    assert read.learner.initial_lora_path == str(tmp_path / "adapter")
+    other, adapter = str(tmp_path / "models" / "other"), str(tmp_path / "adapter")
+    found = [each.path for each in read.model_pool.fixed]
+    assert found == [other, "Qwen/Qwen3-0.6B", adapter, "s3://bucket/adapter", None]
+    assert read.evaluation.opponents[0].path == other
+    assert read.learner.initial_lora_path == adapter
     assert read.trained_models[0].initial_lora_path == str(tmp_path / "not/there/yet")
 
 

@@ -44,16 +44,10 @@ def test_every_committed_configuration_loads(path: Path) -> None:
         (_opponent("m", kind="openai", extra_body={"since": date(2026, 1, 1)}), "extra_body.since"),
         (_opponent("m", chat_template_kwargs={"a": 1}), 'kind "openai" or "model", found "scripted"'),
         ({"modle": "x"}, "unknown key 'modle'; known here: name, seed, model"),
-        (
-            {"learner": {"batchsize": 3}},
-            "unknown key 'learner.batchsize'; known here: iterations, b",
-        ),
+        ({"learner": {"batchsize": 3}}, "unknown key 'learner.batchsize'; known here: iterations, b"),
         ({"train_envs": [{"env_id": "A", "players": 2}]}, "unknown key 'train_envs.0.players'"),
         ({"train_envs": []}, "train_envs"),
-        (
-            {"engine": {"type": "vllm", "gpus": 1}},
-            "unknown key 'engine.gpus'; known here: type, max_par",
-        ),
+        ({"engine": {"type": "vllm", "gpus": 1}}, "unknown key 'engine.gpus'; known here: type, max_par"),
         ({"learner": {"batch_size": 0}}, "learner.batch_size: Input should be greater than 0, found 0"),
         ({"sampling": {"temperature": 0}}, "sampling.temperature"),
         ({"buffer": {"max_buffer_size": 10}, "learner": {"batch_size": 64}}, "can never hold the 64 steps"),
@@ -129,9 +123,7 @@ def test_a_password_or_signature_in_an_address_is_refused_and_not_repeated(addre
     "name", ["a" * 151, "ü" * 76, "../run", "a/b", "..", ".hidden", "run.", "", " ", "a\nb", "\x1b[31mred"]
 )
 def test_a_name_that_no_file_can_have_is_refused_before_anything_is_recorded(name: str) -> None:
-    with pytest.raises(
-        ConfigError, match=r"^configuration: name: it becomes a part of file names"
-    ) as refused:
+    with pytest.raises(ConfigError, match=r"^configuration: name: it becomes a part of file n") as refused:
         parse_config({**MINIMAL, "name": name})
     assert str(refused.value).isprintable()
     assert parse_config({**MINIMAL, "name": "Größe 2: what?"}).name == "Größe 2: what?"
@@ -163,10 +155,7 @@ def test_several_mistakes_are_reported_together() -> None:
         ("learner.learning_rate=3e-4", lambda config: config.learner.learning_rate == 3e-4),
         ("name=demo", lambda config: config.name == "demo"),
         ('name="a b"', lambda config: config.name == "a b"),
-        (
-            "engine.max_loras=3",
-            lambda config: (config.engine.type, config.engine.max_loras) == ("transformers", 3),
-        ),
+        ("engine.max_loras=3", lambda config: config.engine.max_loras == 3),
         ("engine.type=vllm", lambda config: config.engine.type == "vllm"),
         ("collector.filter_opponent_invalid=true", lambda config: config.collector.filter_opponent_invalid),
         (
@@ -211,9 +200,7 @@ def test_steps_carry_texts_where_own_code_may_read_them() -> None:
     own = "examples/extensions/sampling_transformation.py:clipped"
     assert parse_config(MINIMAL | {"rewards": {"sampling": [own]}}).step_texts
     assert not parse_config(MINIMAL | {"rewards": {"sampling": [own], "step_texts": False}}).step_texts
-    assert parse_config(
-        MINIMAL | {"buffer": {"strategy": "examples/extensions/buffer_strategy.py:x"}}
-    ).step_texts
+    assert parse_config(MINIMAL, ['buffer.strategy="examples/extensions/buffer_strategy.py:x"']).step_texts
 
 
 @pytest.mark.parametrize(

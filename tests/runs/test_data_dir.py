@@ -56,9 +56,8 @@ def test_what_a_run_of_a_foreign_id_would_write_or_replace_outside_is_refused(tm
     ):
         with pytest.raises(ConfigError, match=r"run id '../../outside' cannot be part of a file name"):
             write()
-    assert [path for path in tmp_path.rglob("*") if path.is_file() and place.root not in path.parents] == [
-        kept / "file"
-    ]
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and place.root not in path.parents]
+    assert files == [kept / "file"]
 
 
 @pytest.mark.parametrize(
@@ -71,6 +70,13 @@ def test_a_checkpoint_elsewhere_is_none_of_this_directory(named: str, tmp_path: 
     (data.checkpoints("run-a") / "l").symlink_to(tmp_path)
     assert data.own_checkpoint(named) is None
     assert data.located(named) == named
+
+
+def test_a_checkpoint_of_a_directory_that_was_moved_is_in_this_one(tmp_path: Path) -> None:
+    data = DataDir(tmp_path)
+    (data.checkpoints("run-a") / "ckpt-1").mkdir(parents=True)
+    assert data.located("/gone/checkpoints/run-a/ckpt-1") == str(data.checkpoints("run-a") / "ckpt-1")
+    assert data.located("s3://bucket/run-a/ckpt-1") == "s3://bucket/run-a/ckpt-1"
 
 
 def test_a_checkpoint_at_no_address_is_refused_by_its_name() -> None:

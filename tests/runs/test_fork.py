@@ -11,13 +11,7 @@ from tests.builders import made
 from tests.services.workers.test_game_schedule import checkpoint, config, outcome, update
 from unstable_stream.algorithms.learners.checkpoint import prune_optimizer_states
 from unstable_stream.errors import ConfigError, RunError
-from unstable_stream.events import (
-    Checkpoint,
-    Event,
-    GameStarted,
-    RunStarted,
-    checkpoint_uid,
-)
+from unstable_stream.events import Checkpoint, Event, GameStarted, RunStarted, checkpoint_uid
 from unstable_stream.history.proofs.balance import balance
 from unstable_stream.history.proofs.ledger import Ledger
 from unstable_stream.log.local.log import LocalLog
@@ -74,9 +68,10 @@ async def test_a_fork_takes_over_checkpoints_and_numbers(log: LocalLog, tmp_path
     mine = [e for e in events if isinstance(e, Checkpoint) and e.run_id == FORK]
     theirs = [e for e in events if isinstance(e, Checkpoint) and e.run_id == PARENT][:3]
     assert [e.iteration for e in mine] == [0, 1, 2]
-    assert [(e.model_uid, e.path, e.sha256, e.parent_uid) for e in mine] == [
-        (e.model_uid, e.path, e.sha256, e.parent_uid) for e in theirs
-    ]
+    own, of_parent = (
+        [(e.model_uid, e.path, e.sha256, e.parent_uid) for e in each] for each in (mine, theirs)
+    )
+    assert own == of_parent
     assert not {e.event_id for e in mine} & {e.event_id for e in theirs}
 
 

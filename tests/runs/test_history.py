@@ -177,14 +177,6 @@ async def test_nothing_is_recorded_of_a_run_that_only_begins_alike(any_log: Even
     assert run[:-1] not in (await read_history(any_log)).runs
 
 
-async def test_a_log_without_topics_has_no_runs(any_log: EventLog) -> None:
-    topics = await any_log.topics()
-    if RunStarted.TOPIC not in topics:
-        assert (await read_history(any_log)).runs == {}
-        with pytest.raises(RunError, match="no run 'x' in this log; known runs: none"):
-            await find_run(any_log, "x")
-
-
 async def test_a_life_is_written_and_read_back(any_log: EventLog) -> None:
     await create_declared_topics(any_log, load_topics())
     run, config = f"life-{secrets.token_hex(6)}", parse_config(_CONFIG)

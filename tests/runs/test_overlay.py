@@ -16,30 +16,31 @@ def changed(*overrides: str, **sections: Any) -> Any:
     return parse_config(recorded, overrides)
 
 
-def test_another_algorithm_has_its_own_defaults() -> None:
-    """A run records all keys, also those that nobody has set."""
-    assert changed("algorithm.type=ppo").algorithm == PPOConfig()
-    assert changed("algorithm.type=a2c").algorithm == A2CConfig()
-    assert changed("algorithm.type=reinforce", algorithm={"type": "a2c"}).algorithm == ReinforceConfig()
+@pytest.mark.parametrize(
+    ("recorded", "overrides", "algorithm"),
+    [
+        # A run records all keys, also those that nobody has set.
+        ({}, ["type=ppo"], PPOConfig()),
+        ({}, ["type=a2c"], A2CConfig()),
+        ({"type": "a2c"}, ["type=reinforce"], ReinforceConfig()),
+        # What was set is kept where the new type has it.
+        ({"entropy_coef": 0.05, "is_clip": 5.0}, ["type=ppo"], PPOConfig(entropy_coef=0.05, is_clip=5.0)),
+        ({"type": "a2c", "gae_lambda": 0.5, "kl_coef": 1}, ["type=reinforce"], ReinforceConfig(kl_coef=1)),
+        ({"is_clip": 5.0}, ["type=reinforce"], ReinforceConfig(is_clip=5.0)),
+        # In any order.
+        ({}, ["type=ppo", "epochs=2"], PPOConfig(epochs=2)),
+        ({}, ["epochs=2", "type=ppo"], PPOConfig(epochs=2)),
+    ],
+)
+def test_another_algorithm_has_its_own_defaults_and_keeps_what_was_set(
+    recorded: dict[str, Any], overrides: list[str], algorithm: Any
+) -> None:
+    assert changed(*(f"algorithm.{each}" for each in overrides), algorithm=recorded).algorithm == algorithm
 
 
-def test_what_was_set_is_kept_where_the_new_type_has_it() -> None:
-    ppo = changed("algorithm.type=ppo", algorithm={"entropy_coef": 0.05, "is_clip": 5.0}).algorithm
-    assert ppo == PPOConfig(entropy_coef=0.05, is_clip=5.0)
-    plain = changed("algorithm.type=reinforce", algorithm={"type": "a2c", "gae_lambda": 0.5, "kl_coef": 0.1})
-    assert plain.algorithm == ReinforceConfig(kl_coef=0.1)
+def test_another_engine_has_its_own_defaults_and_keeps_what_was_set() -> None:
     assert changed("engine.type=vllm", engine={"max_model_len": 64}).engine.max_model_len == 64
     assert changed("engine.type=vllm").engine.max_parallel_seq == 128
-
-
-@pytest.mark.parametrize("first", [True, False])
-def test_the_order_of_the_overrides_does_not_matter(first: bool) -> None:
-    overrides = ["algorithm.type=ppo", "algorithm.epochs=2"]
-    assert changed(*(overrides if first else overrides[::-1])).algorithm == PPOConfig(epochs=2)
-
-
-def test_the_same_type_changes_nothing_else() -> None:
-    assert changed("algorithm.type=reinforce", algorithm={"is_clip": 5.0}).algorithm.is_clip == 5.0
 
 
 def test_code_of_ones_own_takes_only_its_own_arguments() -> None:
@@ -62,9 +63,8 @@ def test_a_key_beside_a_preset_in_one_string_keeps_the_preset() -> None:
 
 def test_what_a_run_recorded_keeps_its_meaning() -> None:
     """A run of an earlier version: its buffer and ``ppo`` were others, and it has no keys that say so."""
-    recorded = config(algorithm={"type": "reinforce", "epochs": 2, "entropy_coef": 0.1}).model_dump(
-        mode="json"
-    )
+    begun = config(algorithm={"type": "reinforce", "epochs": 2, "entropy_coef": 0.1})
+    recorded = begun.model_dump(mode="json")
     del recorded["buffer"]["overflow_draws"]
     recorded["algorithm"] |= {"type": "ppo", "clip_low": 0.2, "clip_high": 0.3, "is_clip": 3.0}
     read = parse_config(as_recorded(recorded))

@@ -15,14 +15,8 @@ REWARDS = config().rewards.model_dump(mode="json")
 def test_what_nothing_recorded_depends_on_may_change() -> None:
     begun = config(learner={"iterations": 5})
     check_resumable(begun, begun)
-    check_resumable(
-        begun,
-        config(
-            learner={"iterations": 50, "learning_rate": 1e-5, "mini_batch_size": 8},
-            collector={"num_workers": 64},
-            max_restarts=1,
-        ),
-    )
+    learner = {"iterations": 50, "learning_rate": 1e-5, "mini_batch_size": 8}
+    check_resumable(begun, config(learner=learner, collector={"num_workers": 64}, max_restarts=1))
 
 
 @pytest.mark.parametrize(

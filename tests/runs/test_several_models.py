@@ -31,16 +31,15 @@ SETTINGS = config(trained_models=SEATS, learner={"iterations": 3})
 POINT = Fork(RUN, update=2, games=0, checkpoints=())
 
 
-def history(second: int = 2) -> list[Event]:
-    """Return three updates of the first model, and so many of the second, each with its checkpoint."""
+def history() -> list[Event]:
+    """Return three updates of the first model and two of the second, each with its checkpoint."""
     events: list[Event] = [made(RunStarted, run_id=RUN, config=SETTINGS.model_dump(mode="json"))]
-    for model, updates in (("first", 3), ("second", second)):
+    for model, updates in (("first", 3), ("second", 2)):
         events.append(checkpoint(0, model))
         for number in range(1, updates + 1):
-            named = msgspec.structs.replace(
-                update(number, 1, model=model), model_uid=f"ckpt-{model}-{number:06d}"
-            )
-            events += [named, checkpoint(number, model)]
+            uid = f"ckpt-{model}-{number:06d}"
+            trained = msgspec.structs.replace(update(number, 1, model=model), model_uid=uid)
+            events += [trained, checkpoint(number, model)]
     return events
 
 
@@ -52,14 +51,11 @@ def test_updates_are_counted_model_by_model() -> None:
 
 
 def problems(events: Sequence[Event]) -> list[str]:
-    status = RunStatus(RUN)
-    for event in events:
-        if isinstance(event, RunStarted):
-            status.apply(event)
+    status, (began, *others) = RunStatus(RUN), events
+    status.apply(began)
     ledger = Ledger(status, steps_kept=False)
-    for offset, event in enumerate(events):
-        if not isinstance(event, RunStarted):
-            ledger.apply(event, 0, offset)
+    for offset, event in enumerate(others):
+        ledger.apply(event, 0, offset)
     return list(balance(ledger).problems)
 
 
@@ -176,15 +172,9 @@ def test_a_replay_trains_one_of_them(tmp_path: Path) -> None:
 
 def test_metrics_have_the_name_of_their_model() -> None:
     processor = MetricsProcessor(RUN)
-    made = [
-        metrics
-        for event in history()
-        if isinstance(event, LearnerUpdate)
-        for metrics in processor.handle(event)
-    ]
-    assert [sorted(metrics.values)[1] for metrics in made] == ["learner/first/loss"] * 3 + [
-        "learner/second/loss"
-    ] * 2
+    updates = [event for event in history() if isinstance(event, LearnerUpdate)]
+    names = [sorted(metrics.values)[1] for event in updates for metrics in processor.handle(event)]
+    assert names == ["learner/first/loss"] * 3 + ["learner/second/loss"] * 2
     again = MetricsProcessor(RUN)
     again.load_state(processor.state())
     assert list(again.handle(update(2, 1, model="second"))) == []

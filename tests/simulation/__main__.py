@@ -14,15 +14,16 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that run seeds")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first finding")
     parser.add_argument(
-        "--mistake", nargs="+", default=[], metavar="NAME[@START]",
-        help="put this one of tests/simulation/broken.py into the code first, or several in turn",
+        "--mistake", nargs="+", default=[], metavar="NAME",
+        help="put this one of tests/simulation/broken.py into the code first, or several in turn, "
+        "and begin with the seed that is known to find it",
     )  # fmt: skip
     arguments = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
         # The order of sets of strings depends on it: a seed must be the same story everywhere.
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
-    from tests.simulation.broken import mistaken
+    from tests.simulation.broken import MISTAKES, replaced
     from tests.simulation.simulate import run_many, run_one
 
     def run(start: int) -> int:
@@ -32,11 +33,11 @@ def main() -> int:
         return run_many(seeds, jobs=arguments.jobs, keep_going=arguments.keep_going)
 
     codes = []
-    for mistake in arguments.mistake:
-        name, _, start = mistake.partition("@")
+    for name in arguments.mistake:
         print(f"mistake: {name}", flush=True)
-        with mistaken(name):
-            codes.append(run(int(start or arguments.start)))
+        start, mistake = MISTAKES[name]
+        with replaced(mistake()):
+            codes.append(run(start))
     return max(codes) if codes else run(arguments.start)
 
 

@@ -118,27 +118,22 @@ def _early_snapshots() -> dict[tuple[Any, str], Any]:
     return {(CollectorSnapshots, "_states"): with_the_state_before}
 
 
-MISTAKES: Final[dict[str, Callable[[], dict[tuple[Any, str], Any]]]] = {
-    "results-apart-from-position": lambda: _apart("reward-processor"),
-    "ids-not-recognised": _forgotten_ids,
-    "update-apart-from-checkpoint": lambda: _apart("learner/"),
-    "unfinished-games-forgotten": _forgotten_games,
-    "fence-not-checked": _unchecked_fence,
-    "game-published-in-parts": _game_in_parts,
-    "snapshot-ahead-of-its-position": _early_snapshots,
+MISTAKES: Final[dict[str, tuple[int, Callable[[], dict[tuple[Any, str], Any]]]]] = {
+    "results-apart-from-position": (2, lambda: _apart("reward-processor")),
+    "ids-not-recognised": (36, _forgotten_ids),
+    "update-apart-from-checkpoint": (36, lambda: _apart("learner/")),
+    "unfinished-games-forgotten": (6, _forgotten_games),
+    "fence-not-checked": (3, _unchecked_fence),
+    "game-published-in-parts": (7, _game_in_parts),
+    "snapshot-ahead-of-its-position": (2, _early_snapshots),
 }
-"""By name, what replaces what: module or class, and name."""
+"""By name, a seed that is known to find it, and what replaces what: module or class, and name."""
 
 
 @contextlib.contextmanager
-def mistaken(name: str) -> Iterator[None]:
-    """Make a mistake for the duration of a ``with`` block."""
-    replaced = MISTAKES[name]()
-    before = {(where, what): getattr(where, what) for where, what in replaced}
-    for (where, what), wrong in replaced.items():
-        setattr(where, what, wrong)
-    try:
+def replaced(parts: dict[tuple[Any, str], Any]) -> Iterator[None]:
+    """Put others in the place of parts of the code, given as (module or class, name), for the duration."""
+    with contextlib.ExitStack() as stack:
+        for (where, name), other in parts.items():
+            stack.enter_context(patch.object(where, name, other))
         yield
-    finally:
-        for (where, what), right in before.items():
-            setattr(where, what, right)

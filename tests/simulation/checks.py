@@ -89,22 +89,15 @@ async def _check_archive(world: World, log: EventLog, data: DataDir) -> None:
         )
 
 
-_OF_ONE_ARCHIVE = {
-    "schema_version",
-    "positions",
-    "missing_records",
-    "dropped_runs",
-}
+_OF_ONE_ARCHIVE = {"schema_version", "positions", "missing_records", "dropped_runs"}
 """Tables about the archive itself, not about its records."""
 
 
 def _tables(path: Path) -> dict[str, list[str]]:
     """Return all rows by table, without the number that only one archive gives to a record."""
-    names = query(
-        path, "SELECT table_name FROM information_schema.tables WHERE table_type = 'BASE TABLE'"
-    ).rows
+    every = "SELECT table_name FROM information_schema.tables WHERE table_type = 'BASE TABLE'"
     return {
         str(name): [repr(row) for row in query(path, f'SELECT * EXCLUDE (record_number) FROM "{name}"').rows]
-        for (name,) in names
+        for (name,) in query(path, every).rows
         if name not in _OF_ONE_ARCHIVE
     }

@@ -56,33 +56,29 @@ class Calm:
 CALM: Final = Calm()
 
 
-class _Reader(ReadThread):
+class _AtOnce:
     """Works in the caller's turn of the event loop, so that nothing depends on real threads."""
 
-    def start(self) -> None:
+    def start(self: Any) -> None:
         self._connection = self._connect()
 
-    def _submit(self, job: Any) -> None:
+    def _submit(self: Any, job: Any) -> None:
         self._run(self._connection, [job])
 
-    async def close(self) -> None:
+    async def close(self: Any) -> None:
         self._connection.close()
 
 
-class _Writer(WriteThread):
-    """As :class:`_Reader`."""
+class _Reader(_AtOnce, ReadThread):
+    pass
 
+
+class _Writer(_AtOnce, WriteThread):
     written: Callable[[], None]
 
-    def start(self) -> None:
-        self._connection = self._connect()
-
     def _submit(self, job: Any) -> None:
-        self._run(self._connection, [job])
+        super()._submit(job)
         self.written()
-
-    async def close(self) -> None:
-        self._connection.close()
 
 
 class Store:
@@ -114,28 +110,19 @@ class Store:
         self.compacted: set[tuple[TopicPartition, int]] = set()
         self._waiting: list[asyncio.Future[None]] = []
         self._next_write: bool | None = None
-        self.local = self._opened(session_timeout_s)
-        with self._file() as connection:
-            connection.execute("UPDATE identity SET log_id = 'simulated'")
 
-    def _opened(self, session_timeout_s: float) -> LocalLog:
         class Writer(_Writer):
             written = staticmethod(self._written)
 
+        # The one process of all is alive: a member is silent for too long when it does not poll.
+        silent_s = {"session_timeout_s": session_timeout_s, "max_poll_interval_s": session_timeout_s}
         with patch.multiple("unstable_stream.log.local.log", ReadThread=_Reader, WriteThread=Writer):
-            # The one process of all is alive: a member is silent for too long when it does not poll.
-            return LocalLog.open(
-                self.path,
-                synchronous="NORMAL",
-                session_timeout_s=session_timeout_s,
-                max_poll_interval_s=session_timeout_s,
-            )
+            self.local = LocalLog.open(self.path, synchronous="NORMAL", **silent_s)
+        with self._file() as connection:
+            connection.execute("UPDATE identity SET log_id = 'simulated'")
 
-    @contextlib.contextmanager
-    def _file(self) -> Any:
-        connection = sqlite3.connect(self.path, isolation_level=None)
-        yield connection
-        connection.close()
+    def _file(self) -> "contextlib.closing[sqlite3.Connection]":
+        return contextlib.closing(sqlite3.connect(self.path, isolation_level=None))
 
     # -- changes ------------------------------------------------------------------------------
 
@@ -270,10 +257,10 @@ def _after_a_request(name: str, what: str) -> Callable[..., Any]:
     return call
 
 
-for _name in ("log_id", "topics", "topic_settings", "beginning_offsets", "groups", "committed_positions"):
+_READS = "log_id topics topic_settings beginning_offsets groups committed_positions saved saved_names"
+for _name in _READS.split():
     setattr(SimulatedLog, _name, _after_a_request(_name, "read"))
-for _name, _what in (("saved", "read"), ("saved_names", "read"), ("create_topics", "topics")):
-    setattr(SimulatedLog, _name, _after_a_request(_name, _what))
+SimulatedLog.create_topics = _after_a_request("create_topics", "topics")  # type: ignore[method-assign]
 
 
 class SimulatedConsumer:

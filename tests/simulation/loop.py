@@ -187,9 +187,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 # A plug-in's thread has an event loop of its own, so it needs a real thread.
                 result = func(*args) if executor is None else executor.submit(func, *args).result()
             except Exception as error:  # noqa: BLE001 - as a thread would: the caller gets it
-                self.call_later(self.work_s(), _fail, future, error)
+                self.call_later(self.work_s(), settle, future, error)
             else:
-                self.call_later(self.work_s(), _succeed, future, result)
+                self.call_later(self.work_s(), settle, future, result)
 
         self.call_later(self.work_s(), work)
         return future
@@ -219,14 +219,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """There is no selector."""
 
 
-def _succeed(future: "asyncio.Future[T]", result: T) -> None:
-    if not future.done():
+def settle(future: "asyncio.Future[T]", result: T | Exception) -> None:
+    """Give a future its result, or the error, unless it has one."""
+    if future.done():
+        return
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
         future.set_result(result)
-
-
-def _fail(future: "asyncio.Future[Any]", error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)
 
 
 @contextlib.contextmanager

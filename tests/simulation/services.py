@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from tests.simulation.loop import PROCESS
+from tests.simulation.loop import PROCESS, settle
 from tests.simulation.stand_ins import RandomMoves
 from tests.simulation.world import MARK, FoundError, Service, World
 from unstable_stream.errors import ServiceError
@@ -129,8 +129,7 @@ class _RemoteWorker:
     def __init__(self, world: World, config: RunConfig, number: int) -> None:
         self._world = world
         self._calls: dict[asyncio.Future[Any], None] = {}
-        self._requests: asyncio.Queue[tuple[Callable[[RolloutWorker], Any], asyncio.Future[Any]]]
-        self._requests = asyncio.Queue()
+        self._requests = asyncio.Queue[tuple[Callable[[RolloutWorker], Any], asyncio.Future[Any]]]()
         self._config = config
         self._process, self._ended = world.start(f"rollout-{number}", self._serve())
         world.on_death.setdefault(self._process, []).append(self._died)
@@ -143,7 +142,7 @@ class _RemoteWorker:
         if world.calm or not lasts_s:
             world.kill(process, "its collector is gone")
         else:
-            world.loop.call_later(lasts_s, world.kill, process, "an orphan", context=world.outside)
+            world.later(lasts_s, world.kill, process, "an orphan")
 
     async def play(self, games: Sequence[GameStarted], adapters: Mapping[str, Adapter]) -> int:
         """Play in the worker's process."""
@@ -170,8 +169,7 @@ class _RemoteWorker:
 
     def _died(self) -> None:
         for answer in self._calls:
-            if not answer.done():
-                answer.set_exception(ServiceError(f"the rollout worker died {MARK}"))
+            settle(answer, ServiceError(f"the rollout worker died {MARK}"))
 
     def _judge(self, ended: asyncio.Future[str]) -> None:
         if not ended.cancelled() and ended.exception() is not None:
@@ -184,14 +182,10 @@ class _RemoteWorker:
 
         async def answer_one(what: Callable[[RolloutWorker], Any], answer: asyncio.Future[Any]) -> None:
             try:
-                result = await what(worker)
+                settle(answer, await what(worker))
             except Exception as error:  # noqa: BLE001 - goes to the caller
-                if not answer.done():
-                    answer.set_exception(error)
-                    answer.exception()  # its caller may be dead
-            else:
-                if not answer.done():
-                    answer.set_result(result)
+                settle(answer, error)
+                answer.exception()  # its caller may be dead
 
         while True:
             what, answer = await self._requests.get()

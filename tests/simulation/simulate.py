@@ -1,22 +1,23 @@
 """Run seeds: each is a whole run of the real services under faults, then the proofs."""
 
 import asyncio
-import contextlib
 import logging
 import multiprocessing
 import shutil
 import sys
 import tempfile
 import time
+import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import structlog
 
+from tests.simulation.broken import replaced
 from tests.simulation.checks import check_all
 from tests.simulation.loop import SimulatedLoop, StuckError, simulated_clock
 from tests.simulation.scenario import draw_scenario, run_config
@@ -65,19 +66,18 @@ def simulate(seed: int, *, traced: bool = False) -> Outcome:
     began = time.perf_counter()
     scenario = draw_scenario(seed)
     loop = SimulatedLoop(seed)
-    directory = Path(tempfile.mkdtemp(prefix="simulation-", dir=_memory()))
+    memory = Path("/dev/shm")  # the files of a seed are small and many
+    directory = Path(tempfile.mkdtemp(prefix="simulation-", dir=memory if memory.is_dir() else None))
     found: str | None = None
     with simulated_clock(loop, seed):
         world = World(scenario, loop, directory, traced=traced)
-    with simulated_clock(loop, seed), _stand_ins(world):
+    with simulated_clock(loop, seed), replaced(_stand_ins(world)):
         asyncio.set_event_loop(loop)
         try:
             loop.run_until_complete(_run(world, directory))
         except (FoundError, StuckError, UnstableStreamError, AssertionError) as error:
             found = f"{type(error).__name__}: {error}"
             if traced:
-                import traceback
-
                 traceback.print_exc()
         finally:
             digest = world.digest()
@@ -107,18 +107,14 @@ async def _run(world: World, directory: Path) -> None:
     services = Services(world, config, data).all()
     running = {service: asyncio.create_task(world.supervise(service)) for service in services}
     torment = asyncio.create_task(world.torment(services))
-    first = [running[services[0]], running[services[1]]]
+    first, rest = services[:2], services[2:]
     try:
-        await _all_of(first, list(running.values()), world)
+        await _all_of([running[one] for one in first], list(running.values()), world)
         world.end_faults()
         await finish_run(world.log(), RUN, "completed", "")
         # The archiver goes last: it archives what the others publish while they drain.
-        rest = services[2:]
-        for group in (
-            [one for one in rest if one.name.startswith("processors")],
-            [one for one in rest if one.name == "plug-in"],
-            [one for one in rest if one.name == "archiver"],
-        ):
+        for name in ("processors", "plug-in", "archiver"):
+            group = [one for one in rest if one.name.startswith(name)]
             for service in group:
                 service.stop.set()
             await _all_of([running[one] for one in group], [running[one] for one in rest], world)
@@ -137,32 +133,25 @@ async def _all_of(
     wanted: list["asyncio.Task[Any]"], watched: list["asyncio.Task[Any]"], world: World
 ) -> None:
     """Wait for tasks; raise the first error of any that is watched, or that it takes too long."""
-    pending = {task for task in wanted if not task.done()}
     everything = {*wanted, *watched}
     limit_s = world.scenario.faults_s + _ENOUGH_S
     while True:
         for task in everything:
             if task.done() and not task.cancelled() and task.exception() is not None:
                 task.result()
-        pending = {task for task in wanted if not task.done()}
-        if not pending:
+        if all(task.done() for task in wanted):
             return
         if world.found is not None:
             raise world.found
         if world.loop.time() > limit_s:
-            raise FoundError(
-                f"no end {_ENOUGH_S:g} s after the last fault: {', '.join(sorted(world.unfinished()))}"
-            )
-        await asyncio.wait(
-            [task for task in everything if not task.done()],
-            timeout=60.0,
-            return_when=asyncio.FIRST_COMPLETED,
-        )
+            unfinished = ", ".join(sorted(world.unfinished()))
+            raise FoundError(f"no end {_ENOUGH_S:g} s after the last fault: {unfinished}")
+        waiting = [task for task in everything if not task.done()]
+        await asyncio.wait(waiting, timeout=60.0, return_when=asyncio.FIRST_COMPLETED)
 
 
-@contextlib.contextmanager
-def _stand_ins(world: World) -> Iterator[None]:
-    """Put in place what stands in for models, and a disk that may be full."""
+def _stand_ins(world: World) -> dict[tuple[Any, str], Any]:
+    """Return what stands in for models, and a disk that may be full."""
 
     class Learner(PretendLearner):
         pass
@@ -176,7 +165,7 @@ def _stand_ins(world: World) -> Iterator[None]:
             raise ArchiveError(f"no space left {MARK}")
         return store(self, prepared)
 
-    replaced: dict[tuple[Any, str], Any] = {
+    return {
         (learner_core, "StandardLearner"): Learner,
         (rollout, "load_tokenizer"): tokenizer,
         # Snapshots so often that restarts meet them in a short run.
@@ -186,19 +175,6 @@ def _stand_ins(world: World) -> Iterator[None]:
         },
         (ArchiveWriter, "store"): store_or_fail,
     }
-    before = {(where, name): getattr(where, name) for where, name in replaced}
-    for (where, name), stand_in in replaced.items():
-        setattr(where, name, stand_in)
-    try:
-        yield
-    finally:
-        for (where, name), real in before.items():
-            setattr(where, name, real)
-
-
-def _memory() -> str | None:
-    """Return a directory in memory, where there is one: the files of a seed are small and many."""
-    return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 def quiet() -> None:
@@ -213,7 +189,11 @@ def run_one(seed: int, *, traced: bool) -> int:
     quiet()
     print(draw_scenario(seed))
     outcome = simulate(seed, traced=traced)
-    print(_line(outcome))
+    print(
+        f"seed {seed}: {'nothing found' if outcome.found is None else 'FOUND'}; "
+        f"{outcome.simulated_s:.0f} simulated s, {outcome.steps} steps, "
+        f"{outcome.changes} changes of the log, {outcome.seconds:.2f} s; trace {outcome.digest}"
+    )
     print("faults:", dict(sorted(outcome.faults.items())))
     if outcome.found is not None:
         print(outcome.found)
@@ -248,11 +228,3 @@ def run_many(seeds: Sequence[int], *, jobs: int, keep_going: bool) -> int:
     )
     print(f"found: {len(findings)}" + (f" {sorted(one.seed for one in findings)}" if findings else ""))
     return int(bool(findings))
-
-
-def _line(outcome: Outcome) -> str:
-    return (
-        f"seed {outcome.seed}: {'nothing found' if outcome.found is None else 'FOUND'}; "
-        f"{outcome.simulated_s:.0f} simulated s, {outcome.steps} steps, "
-        f"{outcome.changes} changes of the log, {outcome.seconds:.2f} s; trace {outcome.digest}"
-    )

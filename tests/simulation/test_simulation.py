@@ -8,18 +8,9 @@ from pathlib import Path
 
 import pytest
 
-SEEDS = 40
-MISTAKES = {
-    "results-apart-from-position": 2,
-    "ids-not-recognised": 36,
-    "update-apart-from-checkpoint": 36,
-    "unfinished-games-forgotten": 6,
-    "fence-not-checked": 3,
-    "game-published-in-parts": 7,
-    "snapshot-ahead-of-its-position": 2,
-}
-"""Mistake to the seed from which on it is looked for, one that is known to find it."""
+from tests.simulation.broken import MISTAKES
 
+SEEDS = 40
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
@@ -56,8 +47,7 @@ def test_a_seed_is_the_same_story_in_every_process() -> None:
 @pytest.fixture(scope="module")
 def found() -> list[str]:
     """What is said of each mistake, by one process: it takes as long to load as to find most of them."""
-    wanted = [f"{mistake}@{start}" for mistake, start in MISTAKES.items()]
-    code, told = simulation("--seeds", "200", "--mistake", *wanted)
+    code, told = simulation("--seeds", "200", "--mistake", *MISTAKES)
     assert code == 1, told
     return re.split(r"^mistake: ", told, flags=re.MULTILINE)
 

@@ -14,12 +14,9 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from tests.simulation.log import Calm, SimulatedLog, Store
-from tests.simulation.loop import PROCESS, Process, SimulatedLoop
+from tests.simulation.loop import PROCESS, Process, SimulatedLoop, settle
 from tests.simulation.scenario import Scenario
-from unstable_stream.errors import (
-    FencedError,
-    LogUnavailableError,
-)
+from unstable_stream.errors import FencedError, LogUnavailableError
 from unstable_stream.log.port import TopicPartition
 
 MARK: Final = "(simulated)"
@@ -127,9 +124,7 @@ class World:
         process.waiting.clear()
         for tell in self.on_death.pop(process, []):
             tell()
-        ended = self._ended[process]
-        if not ended.done():
-            ended.set_result("killed")
+        settle(self._ended[process], "killed")
 
     async def supervise(self, service: Service) -> None:
         """Start a service, and again when it dies, until it returns by itself."""
@@ -184,27 +179,22 @@ class World:
         replaced = self.rng.random() < 0.6
         self.note("pause", repr(process), f"{pause_s:.2f} s", "replaced" if replaced else "", fault="pause")
         process.paused = True
-        call_later = self.loop.call_later
-        context = self.outside
 
         def resume() -> None:
             self.note("resume", repr(process))
             process.paused = False
 
-        call_later(pause_s, resume, context=context)
+        self.later(pause_s, resume)
         if not replaced:
             return
         self.faults["zombie"] += 1
-        ended = self._ended[process]
-
-        def replace() -> None:
-            if not ended.done():
-                ended.set_result("replaced")
-
-        call_later(pause_s * self.rng.random(), replace, context=context)
+        self.later(pause_s * self.rng.random(), settle, self._ended[process], "replaced")
         # A zombie goes on beside its successor for a while.
-        lasts_s = pause_s + self.rng.uniform(0, 20)
-        call_later(lasts_s, lambda: self.kill(process, "a zombie"), context=context)
+        self.later(pause_s + self.rng.uniform(0, 20), self.kill, process, "a zombie")
+
+    def later(self, delay_s: float, do: Callable[..., object], *arguments: Any) -> None:
+        """Do something after a while, outside of all processes."""
+        self.loop.call_later(delay_s, do, *arguments, context=self.outside)
 
     def kill_all(self, why: str) -> None:
         """Kill all processes that still run."""
@@ -247,18 +237,20 @@ class World:
     async def torment(self, services: list[Service]) -> None:
         """Let happen what happens to the whole machine, until the time of faults is over."""
         scenario, rng = self.scenario, self.rng
-        kinds = (
-            ["power cut"] * scenario.power_cuts
-            + ["clock jump"] * scenario.clock_jumps
-            + ["compaction"] * scenario.compactions
-            + ["open transaction"] * scenario.open_transactions
-        )
-        plan = sorted((rng.uniform(0.5, scenario.faults_s), kind) for kind in kinds)
-        for at_s, kind in plan:
+        often = {
+            self._power_cut: scenario.power_cuts,
+            self._clock_jump: scenario.clock_jumps,
+            self._compaction: scenario.compactions,
+            self._open_transaction: scenario.open_transactions,
+        }
+        plan = [
+            (rng.uniform(0.5, scenario.faults_s), do) for do, times in often.items() for _ in range(times)
+        ]
+        for at_s, do in sorted(plan, key=lambda planned: planned[0]):
             await asyncio.sleep(max(0.0, at_s - self.loop.time()))
             if self.calm:
                 return
-            await getattr(self, "_" + kind.replace(" ", "_"))(services)
+            await do(services)
         await asyncio.sleep(max(0.0, scenario.faults_s - self.loop.time()))
         self.end_faults()
 
@@ -288,7 +280,7 @@ class World:
         self.note("open transaction in", topic, f"{lasts_s:.2f} s", fault="open transaction")
         for at in await log.end_offsets(topic):
             await self.store.hold_back(at)
-            self.loop.call_later(lasts_s, self.store.let_go, at, context=self.outside)
+            self.later(lasts_s, self.store.let_go, at)
 
 
 class _Distance(Calm):

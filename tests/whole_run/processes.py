@@ -1,6 +1,7 @@
 """A run in processes of its own, as a person starts it, and what a test sees of it: its log and its pids."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -9,11 +10,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import psutil
 
-from tests.processes import children_of, command_of, end_together, send
+from tests.processes import Service, children_of, command_of, completed, end_together, send
 from unstable_stream.events import Event
 from unstable_stream.log.open import open_log_at
 from unstable_stream.log.port import Consumer, EventLog, TopicPartition
@@ -50,14 +51,16 @@ def command_line(*arguments: str) -> list[str]:
 
 def run_command(data: Path, *arguments: str, log: str = "local") -> "subprocess.CompletedProcess[str]":
     """Run an ``unstable-stream`` command on a data directory and a log to its end."""
-    return subprocess.run(
-        command_line(*arguments, "--data", str(data)),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-        env=environment(log),
-    )
+    command = command_line(*arguments, "--data", str(data))
+    return completed(*command, timeout=DEADLINE_S, env=environment(log))
+
+
+def rows(data: Path, query: str) -> list[dict[str, Any]]:
+    """Ask the archive in a data directory, as an analyst would."""
+    done = run_command(data, "sql", query, "--json")
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
 
 
 def environment(log: str) -> dict[str, str]:
@@ -99,14 +102,6 @@ class History:
             ends.update(await self._log.end_offsets(topic))
         while any(self._consumer.positions()[where] < end for where, end in ends.items()):
             await self.read(timeout_s=0.2)
-
-    async def ends(self, topic: str) -> list[str]:
-        """Tell of each partition that has records: its stable end, its high watermark, and what was read."""
-        assert self._log is not None
-        assert self._consumer is not None
-        marks, read = await self._log.high_watermarks(topic), self._consumer.positions()
-        ends = await self._log.end_offsets(topic)
-        return [f"{at}: {ends[at]} {mark} {read.get(at)}" for at, mark in sorted(marks.items()) if mark]
 
     async def close(self) -> None:
         """Close the log."""
@@ -255,48 +250,23 @@ class LaunchedRun:
         return "".join(each.stdout for each in done)
 
 
-class StandingService:
+class StandingService(Service):
     """A command that stands beside the runs of a log, in its own process and data directory.
 
-    Use as ``with``: on leaving it is asked to end, as by Docker or Kubernetes, unless the test has failed.
+    On leaving ``with`` it is asked to end, as by Docker or Kubernetes, unless the test has failed.
     """
 
     def __init__(self, data: Path, log: str, *arguments: str) -> None:
-        data.mkdir(parents=True, exist_ok=True)
-        self.data = data
-        self._log = log
-        self._arguments = arguments
-        self._output = data / "output.txt"
+        self._asked = arguments
+        command = command_line(*arguments, "--data", str(data))
+        super().__init__(data / "output.txt", *command, UNSTABLE_STREAM_LOG=log)
 
-    def __enter__(self) -> Self:
-        with self._output.open("ab") as output:
-            self.popen = subprocess.Popen(
-                command_line(*self._arguments, "--data", str(self.data)),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment(self._log),
-            )
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         try:
-            if kind is None:
-                assert self.popen.poll() is None, f"{self._arguments} ended:\n{self.told()}"
-                self.popen.terminate()
-                status = self.popen.wait(DEADLINE_S)
-                assert status == 0, f"{self._arguments} ended with {status}:\n{self.told()}"
+            if not any(error):
+                assert self.process.poll() is None, f"{self._asked} ended:\n{self.printed}"
+                self.process.terminate()
+                status = self.process.wait(DEADLINE_S)
+                assert status == 0, f"{self._asked} ended with {status}:\n{self.printed}"
         finally:
-            self.popen.kill()
-            self.popen.wait()
-
-    def kill(self) -> None:
-        """kill -9."""
-        self.popen.kill()
-        self.popen.wait()
-
-    def told(self) -> str:
-        """The end of what it printed."""
-        return self._output.read_text(errors="replace")[-3000:]
+            self.kill()

@@ -3,12 +3,13 @@
 import asyncio
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import unstable_stream as us
 from tests.services.workers.test_game_schedule import config as small_config
 from tests.whole_run.processes import DEADLINE_S
 from unstable_stream.archive import query
@@ -17,6 +18,7 @@ from unstable_stream.events import (
     AdapterProof,
     Event,
     GameOutcome,
+    GameStarted,
     LearnerUpdate,
     RunFinished,
     RunResumed,
@@ -24,6 +26,7 @@ from unstable_stream.events import (
     Step,
     checkpoint_uid,
 )
+from unstable_stream.history.proofs.reports import AuditReport, VerifyReport
 from unstable_stream.history.proofs.verify import audit_run, verify_run
 from unstable_stream.inference.transformers.lora import AdaptedLinear
 from unstable_stream.log.open import opened_log
@@ -73,10 +76,24 @@ class StopAfterUpdate:
             await consumer.close()
 
 
-async def events_of(log: EventLog, run_id: str) -> list[Event]:
-    topics = ("runs", "game-outcomes", "steps", "learner-updates", "checkpoints")
-    records = [record async for record in read_to_end(log, topics)]
+async def recorded(data: DataDir, run_id: str) -> list[Event]:
+    topics = ("runs", "games", "game-outcomes", "steps", "learner-updates", "checkpoints")
+    async with opened_log("local", data.log) as log:
+        records = [record async for record in read_to_end(log, topics)]
     return [event for event in readable_events(records) if event.run_id == run_id]
+
+
+def ends(events: list[Event]) -> list[RunFinished]:
+    return [event for event in events if isinstance(event, RunFinished)]
+
+
+async def proven(data: DataDir, run_id: str) -> tuple[AuditReport, VerifyReport]:
+    """What audit and verify say of a run of which they find nothing wrong."""
+    async with opened_log("local", data.log) as log:
+        audited, verified = await audit_run(log, run_id), await verify_run(log, run_id)
+    assert audited.problems == ()
+    assert verified.ok, verified.to_json()
+    return audited, verified
 
 
 @pytest.mark.parametrize(
@@ -99,36 +116,28 @@ async def test_a_run_stopped_in_its_middle_goes_on_and_adds_up(
     )
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     stages: list[str] = []
-    async with asyncio.timeout(DEADLINE_S):
-        begun = await launch(
-            settings, data, backend=first, watch=watcher, stop=watcher.stop, progress=stages.append
-        )
+    begun = await launch(
+        settings, data, backend=first, watch=watcher, stop=watcher.stop, progress=stages.append
+    )
     assert begun.outcome == "stopped"
     assert (stages[0], stages[-1]) == ("checking the configuration", "loading the model")
     assert any("on the CPU; memory" in stage for stage in stages)
     assert ("starting Ray" in stages) == (first == "ray")
-    async with opened_log("local", data.log) as log:
-        (stopped,) = (e for e in await events_of(log, begun.run_id) if isinstance(e, RunFinished))
-        assert stopped.outcome == "stopped"
-        assert 1 <= stopped.updates < UPDATES, "stopped too late for this test to mean anything"
-        assert (await audit_run(log, begun.run_id)).problems == ()
-        assert (await verify_run(log, begun.run_id)).ok
+    (stopped,) = ends(await recorded(data, begun.run_id))
+    assert stopped.outcome == "stopped"
+    assert 1 <= stopped.updates < UPDATES, "stopped too late for this test to mean anything"
+    await proven(data, begun.run_id)
 
-    async with asyncio.timeout(DEADLINE_S):
-        done = await launch(settings, data, resume=begun.run_id, backend=second)
+    done = await launch(settings, data, resume=begun.run_id, backend=second)
     assert done == Launch(begun.run_id, "completed")
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
-    async with opened_log("local", data.log) as log:
-        events = await events_of(log, done.run_id)
-        audited = await audit_run(log, done.run_id)
-        verified = await verify_run(log, done.run_id)
-    assert audited.problems == ()
+    events = await recorded(data, done.run_id)
+    audited, verified = await proven(data, done.run_id)
     assert audited.updates == UPDATES
-    assert verified.ok, verified.to_json()
     compared = {check.name: check.compared for check in verified.checks}
     assert compared["updates"] == compared["checkpoint files"] == UPDATES
     assert [e.config["backend"] for e in events if isinstance(e, RunStarted | RunResumed)] == [first, second]
-    assert [e.outcome for e in events if isinstance(e, RunFinished)] == ["stopped", "completed"]
+    assert [end.outcome for end in ends(events)] == ["stopped", "completed"]
     assert [e.update for e in events if isinstance(e, LearnerUpdate)] == [1, 2, 3]
     evaluated = {e.evaluated_uid for e in events if isinstance(e, GameOutcome) and e.split == "eval"}
     assert evaluated == {checkpoint_uid(0), checkpoint_uid(2), checkpoint_uid(UPDATES)}
@@ -195,23 +204,18 @@ async def test_the_error_of_a_component_ends_the_run_which_can_be_resumed(tmp_pa
         broken.touch()  # once its configuration was checked
 
     with pytest.raises(ServiceError, match="this transformation is broken") as raised:
-        async with asyncio.timeout(DEADLINE_S):
-            await launch(settings, data, backend="inline", watch=break_it, on_start=started.append)
+        await launch(settings, data, backend="inline", watch=break_it, on_start=started.append)
     (run_id,) = started
     assert raised.value.__notes__ == [
         f"resume it with: unstable-stream train --resume {run_id} --data {data.root}"
     ]
-    async with opened_log("local", data.log) as log:
-        (end,) = (event for event in await events_of(log, run_id) if isinstance(event, RunFinished))
+    (end,) = ends(await recorded(data, run_id))
     assert end.outcome == "failed"
     assert "this transformation is broken" in end.reason
 
     broken.unlink()
-    async with asyncio.timeout(DEADLINE_S):
-        assert (await launch(settings, data, resume=run_id, backend="inline")).outcome == "completed"
-    async with opened_log("local", data.log) as log:
-        assert (await audit_run(log, run_id)).problems == ()
-        assert (await verify_run(log, run_id)).ok
+    assert (await launch(settings, data, resume=run_id, backend="inline")).outcome == "completed"
+    await proven(data, run_id)
 
 
 async def test_faust_is_refused_in_one_process_before_anything_is_written(tmp_path: Path) -> None:
@@ -230,9 +234,8 @@ async def test_an_engine_that_forgets_adapters_plays_no_game_with_them(
         learner={"iterations": 9, "batch_size": 48, "mini_batch_size": 48, "learning_rate": 0.02}
     )
     monkeypatch.setattr(AdaptedLinear, "forward", lambda self, x: self.base(x))
-    async with asyncio.timeout(DEADLINE_S):
-        with pytest.raises(AdapterError, match="answers like the base model"):
-            await launch(settings, data, backend="inline")
+    with pytest.raises(AdapterError, match="answers like the base model"):
+        await launch(settings, data, backend="inline")
     async with opened_log("local", data.log) as log:
         records = [record async for record in read_to_end(log, ("checkpoints", "game-outcomes"))]
     events = list(readable_events(records))
@@ -243,3 +246,55 @@ async def test_an_engine_that_forgets_adapters_plays_no_game_with_them(
     played = {seat.model_uid for event in events if isinstance(event, GameOutcome) for seat in event.seats}
     assert played
     assert not played & failed
+
+
+# -- gone on with in another sampling mode: each game keeps the players that were drawn for it --------------
+
+
+def training_games(events: list[Event]) -> Iterator[GameStarted]:
+    return (event for event in events if isinstance(event, GameStarted) and event.split == "train")
+
+
+def opponents(game: GameStarted) -> set[str]:
+    """Return who plays besides the newest policy; mirror self-play has nobody."""
+    return {seat.model_uid for seat in game.seats if not seat.trained}
+
+
+@pytest.mark.parametrize("mode", ["fixed", "match-quality", "pfsp-hard"])
+def test_a_change_of_the_mode_in_mid_run_is_recorded_and_holds_for_the_games_after_it(
+    tmp_path: Path, mode: str
+) -> None:
+    data = DataDir(tmp_path)
+    watcher = StopAfterUpdate()
+    settings = config(
+        backend="inline",
+        model_pool={"sample_mode": "mirror", "fixed": [{"name": "random-legal"}]},
+        engine={"type": "transformers", "dtype": "float32"},
+    )
+    begun = asyncio.run(launch(settings, data, watch=watcher, stop=watcher.stop))
+    assert begun.outcome == "stopped"
+    planned = {game.game_id: game for game in training_games(asyncio.run(recorded(data, begun.run_id)))}
+    assert planned
+    assert [game for game in planned.values() if opponents(game)] == [], "mirror self-play meets nobody else"
+
+    run = us.open_run(begun.run_id, tmp_path).resume(sample_mode=mode, iterations=2 * UPDATES, live=False)
+
+    assert run.state == "completed"
+    events = asyncio.run(recorded(data, run.id))
+    starts = {game.game_id: game for game in training_games(events)}
+    drawn = [opponents(game) for game_id, game in starts.items() if game_id not in planned]
+    assert len(drawn) > 10
+    assert any(drawn), "somebody else is met now"
+    assert mode != "fixed" or all(met == {"random-legal"} for met in drawn)
+    # Those that the stop interrupted are played as they were drawn, by the rule of that time.
+    assert {game_id: starts[game_id] for game_id in planned} == planned
+    for outcome in (event for event in events if isinstance(event, GameOutcome) and event.split == "train"):
+        played = [(seat.seat, seat.model_uid) for seat in outcome.seats]
+        assert played == [(seat.seat, seat.model_uid) for seat in starts[outcome.game_id].seats]
+    modes = [e.config["model_pool"]["sample_mode"] for e in events if isinstance(e, RunStarted | RunResumed)]
+    assert modes == ["mirror", mode]
+    assert us.open_run(run.id, tmp_path).config.model_pool.sample_mode == mode
+    audited, verified = asyncio.run(proven(data, run.id))
+    assert audited.updates == 2 * UPDATES
+    (collector,) = (check for check in verified.checks if check.name == "collector snapshot")
+    assert collector.compared == 1, "the snapshot of the last collector was made with the new mode"

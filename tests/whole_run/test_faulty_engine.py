@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.whole_run import faulty_engine
+from tests.whole_run import noting_engines
 from tests.whole_run.processes import LaunchedRun
 from unstable_stream.events import AdapterProof, GameOutcome, LearnerUpdate, RunFinished
 
@@ -15,10 +15,10 @@ UPDATES = 3
 
 @pytest.mark.long
 async def test_an_engine_that_fails_its_proof_plays_no_game_and_is_replaced(tmp_path: Path) -> None:
-    starts = tmp_path / "starts.txt"
+    notes = tmp_path / "notes.txt"
     run = LaunchedRun.train(
         tmp_path,
-        f"engine={{type='{faulty_engine.__file__}:Faulty', starts='{starts}'}}",
+        f"engine={{type='{noting_engines.__file__}:Faulty', notes='{notes}'}}",
         'learner.parameters="lora"',
         "learner.learning_rate=0.02",  # the first update is far from the base model
         "learner.optimizer_steps=1",
@@ -29,16 +29,17 @@ async def test_an_engine_that_fails_its_proof_plays_no_game_and_is_replaced(tmp_
         assert await run.end() == 0, run.told()
         (end,) = run.history.of(RunFinished)
         assert (end.outcome, end.updates) == ("completed", UPDATES)
-        assert len(starts.read_text().splitlines()) == 3
-        assert starts.with_name("closed").exists(), "the last one is closed, not only ended"
+        noted = notes.read_text().splitlines()
+        assert noted.count("started") == 3
+        assert noted[-1] == "closed", "the last one is closed, not only ended"
         (collector,) = tmp_path.glob("logs/*/collector.log")
         assert "not closed in order" not in collector.read_text()
 
         # Said in the log, in the run's notes, and on the screen.
         proofs = run.history.of(AdapterProof)
         assert {proof.model_uid for proof in proofs if proof.result == "failed"} == {"ckpt-000001"}
-        (notes,) = tmp_path.glob("logs/*/launcher.log")
-        said = notes.read_text().splitlines()
+        (launcher,) = tmp_path.glob("logs/*/launcher.log")
+        said = launcher.read_text().splitlines()
         assert len(said) == 2, said
         faults = ("the base model, as if it had no adapter", "another adapter, or the adapter is damaged")
         for line, fault in zip(said, faults, strict=True):
@@ -48,18 +49,10 @@ async def test_an_engine_that_fails_its_proof_plays_no_game_and_is_replaced(tmp_
             assert f"the engine answers like {fault}" in run.stderr.read_text()
 
         # No game of the adapter ended before an engine had proven it, and what trained was sampled with it.
-        proven_ms = min(
-            proof.occurred_at_ms
-            for proof in proofs
-            if (proof.model_uid, proof.result) == ("ckpt-000001", "proven")
-        )
-        ends_ms = [
-            game.occurred_at_ms
-            for game in run.history.of(GameOutcome)
-            if "ckpt-000001" in {seat.model_uid for seat in game.seats}
-        ]
-        assert ends_ms
-        assert min(ends_ms) >= proven_ms
+        proven = [proof for proof in proofs if (proof.model_uid, proof.result) == ("ckpt-000001", "proven")]
+        games = run.history.of(GameOutcome)
+        with_it = [game for game in games if "ckpt-000001" in {seat.model_uid for seat in game.seats}]
+        assert proven[0].occurred_at_ms <= min(game.occurred_at_ms for game in with_it)
         for update in run.history.of(LearnerUpdate):
             assert update.metrics["staleness_max"] == 0
             assert update.metrics["is_ratio_max"] == pytest.approx(1.0, abs=5e-3)

@@ -60,11 +60,8 @@ async def test_the_reward_rises_against_a_player_that_can_be_beaten(tmp_path: Pa
 
 def evaluation(events: list[Event], version: int) -> float:
     """Mean reward of one checkpoint's 100 evaluation games."""
-    rewards = []
-    for outcome in events:
-        if isinstance(outcome, GameOutcome) and outcome.split == "eval":
-            ours = next(seat for seat in outcome.seats if seat.model_uid == outcome.evaluated_uid)
-            if ours.policy_version == version:
-                rewards.append(ours.reward)
+    games = [game for game in events if isinstance(game, GameOutcome) and game.split == "eval"]
+    ours = [seat for game in games for seat in game.seats if seat.model_uid == game.evaluated_uid]
+    rewards = [seat.reward for seat in ours if seat.policy_version == version]
     assert len(rewards) == 100
     return statistics.fmean(rewards)

@@ -1,8 +1,6 @@
 """The same run on a real Kafka: services elsewhere, a broker lost, every process killed. Nothing is lost."""
 
-import json
 import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,8 +9,8 @@ import pytest
 
 from infra.kafka.brokers import KafkaCluster
 from tests.conftest import free_port_pair, skip_without_kafka
-from tests.processes import command_of
-from tests.whole_run.processes import DEADLINE_S, History, LaunchedRun, StandingService, run_command
+from tests.processes import command_of, until
+from tests.whole_run.processes import History, LaunchedRun, StandingService, rows, run_command
 from unstable_stream.events import (
     Event,
     GameOutcome,
@@ -33,6 +31,7 @@ KILLED_AT_ONCE = (
 )
 """Several at a time: each return on Kafka takes a while."""
 SERVICES_ELSEWHERE = 'external=["processors", "archiver"]'
+_GAMES = "SELECT count(*) AS games FROM game_outcomes"
 
 
 @pytest.fixture
@@ -75,26 +74,6 @@ async def assert_nothing_lost_or_twice(run: LaunchedRun, updates: int) -> str:
     return end.run_id
 
 
-def rows(data: Path, query: str) -> list[dict[str, object]]:
-    """Ask the archive in a data directory, as an analyst would."""
-    done = run_command(data, "sql", query, "--json")
-    assert done.returncode == 0, done.stderr
-    found: list[dict[str, object]] = json.loads(done.stdout)
-    return found
-
-
-def until_archived(data: Path, run: LaunchedRun) -> None:
-    """Wait until the archive elsewhere has all games of a run that is over."""
-    finished = len({outcome.game_id for outcome in run.history.of(GameOutcome)})
-    deadline = time.monotonic() + DEADLINE_S
-    while True:
-        done = run_command(data, "sql", "SELECT count(*) AS games FROM game_outcomes", "--json")
-        games = json.loads(done.stdout)[0]["games"] if done.returncode == 0 else 0
-        if games == finished:
-            return
-        assert time.monotonic() < deadline, f"{games} of {finished} games archived\n{done.stderr}"
-
-
 @pytest.mark.long
 async def test_services_elsewhere_and_a_broker_die_and_others_take_over(
     tmp_path: Path, three_brokers: KafkaCluster
@@ -111,10 +90,10 @@ async def test_services_elsewhere_and_a_broker_die_and_others_take_over(
             StandingService(shelf, log, "archive", "--follow"),
         )
         for victim in victims:
-            services.callback(victim.__enter__().kill)
+            services.callback(victim.kill)
         async with LaunchedRun.train(tmp_path / "run", *settings, log=log) as run:
             await run.until("the first update", lambda seen: bool(seen.of(LearnerUpdate)))
-            during = rows(shelf, "SELECT count(*) AS games FROM game_outcomes")
+            during = rows(shelf, _GAMES)
             names = {command_of(process) for process in run.look()}
             for victim in victims:
                 victim.kill()
@@ -125,7 +104,8 @@ async def test_services_elsewhere_and_a_broker_die_and_others_take_over(
             with StandingService(shelf, log, "archive", "--follow"):
                 await run.until("progress on two brokers", progress_beyond(run.history))
                 assert await run.end() == 0, run.told()
-                until_archived(shelf, run)
+                finished = len({outcome.game_id for outcome in run.history.of(GameOutcome)})
+                await until(lambda: rows(shelf, _GAMES)[0]["games"] == finished)
             assert three_brokers.pid(1) is None
             assert run.left_behind() == []
             run_id = await assert_nothing_lost_or_twice(run, 4 * UPDATES)
@@ -174,5 +154,5 @@ async def test_every_process_dies_once_and_the_run_is_stopped_resumed_and_comple
             assert await resumed.end() == 0, resumed.told()
             assert resumed.left_behind() == []
         await assert_nothing_lost_or_twice(run, 3 * UPDATES)
-        (games,) = rows(run.data, "SELECT count(*) AS games FROM game_outcomes")
+        (games,) = rows(run.data, _GAMES)
         assert games["games"] == len({outcome.game_id for outcome in run.history.of(GameOutcome)})

@@ -10,13 +10,7 @@ import torch
 from tests.processes import still_runs
 from tests.whole_run.processes import LaunchedRun
 from unstable_stream.algorithms.learners.checkpoint import load_checkpoint
-from unstable_stream.events import (
-    Checkpoint,
-    Event,
-    LearnerUpdate,
-    RunFinished,
-    RunStarted,
-)
+from unstable_stream.events import Checkpoint, Event, LearnerUpdate, RunFinished, RunStarted
 from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end
@@ -51,7 +45,9 @@ async def test_a_run_outlives_the_death_of_one_of_its_learners(tmp_path: Path) -
     last = run.history.of(Checkpoint)[-1]
     pair = await undisturbed(tmp_path / "pair", events, num_learners=2)
     assert pair.sha256 == last.sha256
-    assert_alike(await undisturbed(tmp_path / "alone", events, num_learners=1), last)
+    alone = await undisturbed(tmp_path / "alone", events, num_learners=1)
+    weights = [load_checkpoint(Path(str(each.path))).weights for each in (alone, last)]
+    torch.testing.assert_close(*weights, rtol=1e-3, atol=2e-4)
 
 
 async def undisturbed(directory: Path, events: Sequence[Event], *, num_learners: int) -> Checkpoint:
@@ -76,14 +72,3 @@ async def undisturbed(directory: Path, events: Sequence[Event], *, num_learners:
     assert isinstance(last, Checkpoint)
     assert last.iteration == config.learner.iterations
     return last
-
-
-def assert_alike(one: Checkpoint, other: Checkpoint) -> None:
-    assert one.path is not None
-    assert other.path is not None
-    torch.testing.assert_close(
-        load_checkpoint(Path(one.path)).weights,
-        load_checkpoint(Path(other.path)).weights,
-        rtol=1e-3,
-        atol=2e-4,
-    )

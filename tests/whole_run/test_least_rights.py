@@ -1,11 +1,9 @@
 """Every component works with the rights that ``infra/strimzi/users.yaml`` gives it, and with no others."""
 
 import json
-import os
 import re
-import subprocess
-import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +21,9 @@ from confluent_kafka.admin import (
 
 from infra.kafka.brokers import KafkaCluster
 from tests.conftest import free_port_pair, skip_without_kafka
+from tests.processes import Service, completed, until
 from tests.whole_run.processes import CONFIG, DEADLINE_S, History, command_line
-from unstable_stream.events import GameOutcome, LearnerUpdate, Rating, RunFinished, Step
+from unstable_stream.events import LearnerUpdate, Rating, RunFinished, Step
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker, pytest.mark.timeout(900)]
 
@@ -65,17 +64,10 @@ class GuardedBroker:
             "UNSTABLE_STREAM_KAFKA_SASL_PASSWORD": f"of-{PREFIX}{user}",
         }
 
-    def start(self, user: str, data: Path, *arguments: str) -> "subprocess.Popen[bytes]":
+    def start(self, user: str, data: Path, *arguments: str) -> Service:
         """Start a command as a user."""
-        data.mkdir(exist_ok=True)
-        with (data / "output.txt").open("ab") as output:
-            return subprocess.Popen(
-                command_line(*arguments, "--data", str(data)),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "OMP_NUM_THREADS": "1", **self.environment(user)},
-            )
+        command = command_line(*arguments, "--data", str(data))
+        return Service(data / "output.txt", *command, **self.environment(user))
 
 
 @pytest.fixture(scope="module")
@@ -115,14 +107,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]
         for binding in made.values():
             binding.result(DEADLINE_S)
         broker = GuardedBroker(cluster)
-        data = tmp_path_factory.mktemp("admin")
-        created = broker.start("admin", data, "topics", "create")
-        assert created.wait(DEADLINE_S) == 0, _told(data)
+        with broker.start("admin", tmp_path_factory.mktemp("admin"), "topics", "create") as created:
+            assert created.process.wait(DEADLINE_S) == 0, created.printed
         yield broker
-
-
-def _told(data: Path) -> str:
-    return (data / "output.txt").read_text(encoding="utf-8", errors="replace")[-4000:]
 
 
 @pytest.mark.long
@@ -132,53 +119,39 @@ async def test_each_component_has_the_rights_it_needs(guarded: GuardedBroker, tm
         "archiver": ["archive", "--follow"],
         "monitor": ["monitor", "--port", str(free_port_pair())],
     }
-    services = {
-        name: guarded.start(name, tmp_path / name, *arguments) for name, arguments in standing.items()
-    }
-    try:
-        settings = [
-            "backend=inline", "learner.iterations=2", "learner.batch_size=64", "learner.mini_batch_size=64",
-            "collector.num_workers=16", "collector.num_eval_workers=4", "evaluation.every=1",
-            "evaluation.max_eval_games_per_ckpt=4", "evaluation.first_last_games=4",
-            'external=["processors", "archiver"]',
-        ]  # fmt: skip
-        flags = [f"--set={setting}" for setting in settings]
-        run = guarded.start("training", tmp_path / "run", "train", str(CONFIG), *flags)
-        try:
-            status = run.wait(2 * DEADLINE_S)
-        finally:
-            run.kill()
-        everything = "\n".join(f"== {name}\n{_told(tmp_path / name)}" for name in ["run", *services])
-        assert status == 0, everything
+    settings = [
+        "backend=inline", "learner.iterations=2", "learner.batch_size=64", "learner.mini_batch_size=64",
+        "collector.num_workers=16", "collector.num_eval_workers=4", "evaluation.every=1",
+        "evaluation.max_eval_games_per_ckpt=4", "evaluation.first_last_games=4",
+        'external=["processors", "archiver"]',
+    ]  # fmt: skip
+    flags = [f"--set={setting}" for setting in settings]
+    with ExitStack() as started:
+
+        def start(name: str, user: str, *arguments: str) -> Service:
+            return started.enter_context(guarded.start(user, tmp_path / name, *arguments))
+
+        services = {name: start(name, name, *arguments) for name, arguments in standing.items()}
+        run = start("run", "training", "train", str(CONFIG), *flags)
+        status = await run.end(None, 2 * DEADLINE_S)
+        assert status == 0, [run.printed, *(service.printed for service in services.values())]
         history = History(tmp_path / "history", f"kafka://{guarded.cluster.bootstrap}")
         await history.read_all()
         await history.close()
         (ended,) = history.of(RunFinished)
-        proof = guarded.start("training", tmp_path / "run", "audit", ended.run_id)
-        assert proof.wait(DEADLINE_S) == 0, _told(tmp_path / "run")
-        _until_archived(guarded, tmp_path / "archiver")
-    finally:
+        proof = start("proof", "training", "audit", ended.run_id)
+        assert await proof.end(None) == 0, proof.printed
+
+        def archived() -> bool:
+            query = ("sql", "SELECT count(*) AS games FROM game_outcomes", "--json")
+            done = completed(*command_line(*query, "--data", str(tmp_path / "archiver")))
+            return done.returncode == 0 and json.loads(done.stdout)[0]["games"] > 0
+
+        await until(archived, services["archiver"])
         for service in services.values():
-            service.terminate()
-        statuses = {name: service.wait(DEADLINE_S) for name, service in services.items()}
-    assert statuses == dict.fromkeys(services, 0), {name: _told(tmp_path / name) for name in services}
+            assert await service.end() == 0, service.printed
+            assert "does not allow" not in service.printed
     assert all(history.of(kind) for kind in (Step, Rating, LearnerUpdate))
-    for name in services:
-        assert "does not allow" not in _told(tmp_path / name)
-
-
-def _until_archived(guarded: GuardedBroker, data: Path) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    games = 0
-    while not games:
-        done = subprocess.run(
-            command_line("sql", "SELECT count(*) AS games FROM game_outcomes", "--json", "--data", str(data)),
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        games = json.loads(done.stdout)[0]["games"] if done.returncode == 0 else 0
-        assert time.monotonic() < deadline, (
-            f"{GameOutcome.TOPIC} are not archived: {_told(data)}{done.stderr}"
-        )
 
 
 @pytest.mark.parametrize(
@@ -192,12 +165,9 @@ def _until_archived(guarded: GuardedBroker, data: Path) -> None:
 def test_who_may_not_join_a_group_is_told_so(
     guarded: GuardedBroker, tmp_path: Path, user: str, arguments: list[str], group: str
 ) -> None:
-    done = guarded.start(user, tmp_path / user, *arguments)
-    try:
-        status = done.wait(DEADLINE_S)
-    finally:
-        done.kill()
-    told = _told(tmp_path / user)
+    with guarded.start(user, tmp_path / user, *arguments) as started:
+        status = started.process.wait(DEADLINE_S)
+        told = started.printed
     assert status == 1, told
     assert "Traceback" not in told
     refusal = rf"the brokers do not allow it .*: {group}.*: ask who runs them for the right"

@@ -1,13 +1,12 @@
 """A model for each seat of Kuhn poker, killed and resumed: each has its own curve, and the books add up."""
 
-import json
 import signal
 from pathlib import Path
 
 import pytest
 
 import unstable_stream as us
-from tests.whole_run.processes import LaunchedRun
+from tests.whole_run.processes import LaunchedRun, rows
 from unstable_stream.events import Checkpoint, GameStarted, LearnerUpdate, RunStarted, Step, trained_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -60,9 +59,8 @@ async def test_two_models_of_unlike_roles_are_killed_and_go_on(tmp_path: Path) -
         assert "ckpt-replier-000001" in answer.stdout
         assert '"opener/' not in answer.stdout, "no update of the other model is behind it"
         query = "SELECT model, policy_version FROM learning_curve WHERE split = 'eval' ORDER BY ALL"
-        answer = await first.command("sql", query, "--json")
-        rows = [(row["model"], row["policy_version"]) for row in json.loads(answer.stdout)]
-        assert rows == [(model, number) for model in sorted(BOTH) for number in (0, 2, UPDATES)]
+        curve = [(row["model"], row["policy_version"]) for row in rows(tmp_path, query)]
+        assert curve == [(model, number) for model in sorted(BOTH) for number in (0, 2, UPDATES)]
 
 
 def test_a_model_for_each_side_of_a_game_of_hidden_roles(tmp_path: Path) -> None:

@@ -5,14 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import free_port_pair
-from tests.whole_run import noting_engine
+from tests.whole_run import noting_engines
 from tests.whole_run.processes import DEADLINE_S, History, LaunchedRun, environment
 from unstable_stream.events import GameOutcome, LearnerUpdate, Metrics, RunFinished, RunStarted
 
@@ -98,7 +97,7 @@ async def test_a_script_that_does_not_wait_ends_its_run_in_order(
 async def test_train_stops_in_order_and_says_how_to_go_on(tmp_path: Path) -> None:
     port = free_port_pair()
     data, notes = tmp_path / "data", tmp_path / "notes.txt"
-    engine = f"engine={{type='{noting_engine.__file__}:Noting', notes='{notes}'}}"
+    engine = f"engine={{type='{noting_engines.__file__}:Noting', notes='{notes}'}}"
     async with LaunchedRun.train(data, "learner.iterations=50", f"metrics_port={port}", engine) as run:
         await run.until("the first update", lambda seen: bool(seen.of(LearnerUpdate)))
         run_id = run.history.of(LearnerUpdate)[0].run_id
@@ -108,10 +107,7 @@ async def test_train_stops_in_order_and_says_how_to_go_on(tmp_path: Path) -> Non
             f'unstable_stream_run_active{{run="{run_id}"}} 1.0',
             f'unstable_stream_learner_update{{run="{run_id}"}} ',
         )
-        deadline = time.monotonic() + DEADLINE_S
-        while not all(line in (text := served(port)) for line in wanted):
-            assert time.monotonic() < deadline, text
-            await run.history.read(timeout_s=0.5)
+        await run.until("all metrics", lambda _: all(line in served(port) for line in wanted))
         run.popen.send_signal(signal.SIGTERM)
         assert await run.end() == 130, run.told()
         assert run.left_behind() == []

@@ -6,12 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.whole_run.processes import LaunchedRun
-from unstable_stream.events import (
-    Checkpoint,
-    LearnerUpdate,
-    RunFinished,
-    Trajectory,
-)
+from unstable_stream.events import Checkpoint, LearnerUpdate, RunFinished, Trajectory
 
 pytestmark = [
     pytest.mark.slow,

@@ -67,7 +67,7 @@ def render() -> str:
         parts.append(f"## {title}\n")
         parts += [_entry(name) for name in names]
     parts.append(f"## {_ELSEWHERE}\n")
-    rest = [name for name in us.__all__ if name not in told and not name.startswith("_")]
+    rest = [name for name in dir(us) if name not in told and not name.startswith("_")]
     parts += [_entry(name) for name in rest if not inspect.ismodule(getattr(us, name))]
     return "\n".join(parts)
 

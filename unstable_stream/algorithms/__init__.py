@@ -23,35 +23,28 @@ from typing import TYPE_CHECKING, Any
 from unstable_stream.algorithms.settings import IMPLEMENTATIONS
 
 if TYPE_CHECKING:
-    from unstable_stream.algorithms.a2c import A2C
-    from unstable_stream.algorithms.base import (
-        Admission,
-        BaseAlgo,
-        OwnNetwork,
-        TokenBatch,
-        TrainingSample,
-        build_algorithm,
-    )
-    from unstable_stream.algorithms.ppo import PPO
-    from unstable_stream.algorithms.reinforce import Reinforce
+    from unstable_stream.algorithms.a2c import A2C as A2C
+    from unstable_stream.algorithms.base import Admission as Admission
+    from unstable_stream.algorithms.base import BaseAlgo as BaseAlgo
+    from unstable_stream.algorithms.base import OwnNetwork as OwnNetwork
+    from unstable_stream.algorithms.base import TokenBatch as TokenBatch
+    from unstable_stream.algorithms.base import TrainingSample as TrainingSample
+    from unstable_stream.algorithms.base import build_algorithm as build_algorithm
+    from unstable_stream.algorithms.ppo import PPO as PPO
+    from unstable_stream.algorithms.reinforce import Reinforce as Reinforce
 
-__all__ = [
-    "A2C",
-    "PPO",
-    "Admission",
-    "BaseAlgo",
-    "OwnNetwork",
-    "Reinforce",
-    "TokenBatch",
-    "TrainingSample",
-    "build_algorithm",
-]
+_HOMES = {
+    **dict.fromkeys(
+        ("Admission", "BaseAlgo", "OwnNetwork", "TokenBatch", "TrainingSample", "build_algorithm"),
+        f"{__name__}.base",
+    ),
+    **{name: home for home, _, name in (each.partition(":") for each in IMPLEMENTATIONS.values())},
+}
 
 
 def __getattr__(
     name: str,
 ) -> Any:  # a configuration is checked by the settings in this package, without torch
-    homes = {home.partition(":")[2]: home.partition(":")[0] for home in IMPLEMENTATIONS.values()}
-    if name in homes or name in __all__:
-        return getattr(importlib.import_module(homes.get(name, f"{__name__}.base")), name)
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

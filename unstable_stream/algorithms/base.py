@@ -16,20 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unstable_stream.algorithms.scoring import CompletionScorer
-from unstable_stream.algorithms.update_decisions import Admission, TrainingSample, admission
+from unstable_stream.algorithms.update_decisions import Admission as Admission
+from unstable_stream.algorithms.update_decisions import TrainingSample as TrainingSample
+from unstable_stream.algorithms.update_decisions import admission
 from unstable_stream.errors import LearnerError
 from unstable_stream.extensions import KINDS, Reference, RemembersArguments, Spec, build
 from unstable_stream.extensions.build import refuse
-
-__all__ = [
-    "Admission",
-    "BaseAlgo",
-    "OwnNetwork",
-    "TokenBatch",
-    "TrainingSample",
-    "build_algorithm",
-    "divergence_k3",
-]
 
 _MAX_LOG_RATIO: Final = 20.0
 """Keeps an estimated divergence finite (e^20 = 5e8)."""

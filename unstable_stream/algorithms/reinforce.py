@@ -36,7 +36,16 @@ Four options keep a policy from collapsing. All are off by default, and they can
   equation 7): a token beyond the bound that its advantage pushes it over has no gradient. Separate bounds,
   the upper one wider, are DAPO's "clip-higher" (Yu et al., arXiv:2503.14476). ``is_clip`` still
   bounds the weight of the tokens that are left.
-- ``clip_cov_ratio`` and ``kl_cov_ratio``: see :mod:`unstable_stream.algorithms.covariance`.
+- ``clip_cov_ratio`` and ``kl_cov_ratio`` choose the tokens that lower the entropy most, Clip-Cov and KL-Cov:
+  Cui et al., "The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models",
+  arXiv:2505.22617.
+  A policy-gradient step changes the entropy by about minus the covariance of log-probability and advantage. A
+  few tokens carry most of it: likely ones that were rewarded, and unlikely ones that were punished. Both
+  methods take the centred product of each token (the paper's equation 10), and treat the extreme ones:
+  Clip-Cov leaves some of them out of the gradient (equation 11), KL-Cov adds a penalty to them (equation 13).
+  ``N`` is the number of tokens of an optimizer step, over which the means are taken too: how it is divided
+  into micro-batches, and among learners, changes nothing. Of ``N`` tokens ``floor(ratio * N)`` are chosen, as
+  the paper has it, so none where that is below one; the authors' code takes at least one.
 - ``target_entropy`` adapts the entropy bonus as Skywork-OR1 does (He et al., arXiv:2505.22312): the
   coefficient rises by ``entropy_coef_step`` after an update whose entropy was below the target, falls by it
   after one above, and acts only below the target.
@@ -58,10 +67,52 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from unstable_stream.algorithms.base import BaseAlgo, TokenBatch, divergence_k3
-from unstable_stream.algorithms.covariance import clip_cov_tokens, kl_cov_tokens, token_covariances
 from unstable_stream.algorithms.settings import PolicyGradientConfig, ReinforceConfig
 from unstable_stream.algorithms.update_decisions import Admission, TrainingSample, admission
 from unstable_stream.errors import LearnerError
+
+_Floats = NDArray[np.float64]
+_Flags = NDArray[np.bool_]
+
+
+def token_covariances(advantages: _Floats, logprobs: _Floats) -> _Floats:
+    """Return each token's part of the covariance of advantage and log-probability, float64[N]."""
+    products: _Floats = (advantages - advantages.mean()) * (logprobs - logprobs.mean())
+    return products
+
+
+def clip_cov_tokens(
+    covariances: _Floats,
+    eligible: _Flags,
+    generator: np.random.Generator,
+    *,
+    ratio: float,
+    low: float,
+    high: float,
+) -> _Flags:
+    """Return the tokens that Clip-Cov leaves out of the gradient, bool[N].
+
+    They are drawn from the eligible tokens whose part of the covariance lies between ``low`` and ``high``:
+    ``floor(ratio * N)`` of them, fewer if there are fewer.
+    """
+    chosen = np.zeros(len(covariances), dtype=np.bool_)
+    candidates = np.flatnonzero(eligible & (covariances > low) & (covariances < high))
+    chosen[generator.permutation(candidates)[: _count(ratio, len(covariances))]] = True
+    return chosen
+
+
+def kl_cov_tokens(covariances: _Floats, *, ratio: float) -> _Flags:
+    """Return the tokens that KL-Cov penalises, bool[N]: the ``floor(ratio * N)`` with the largest parts of
+    the covariance; of equal ones the first.
+    """
+    chosen = np.zeros(len(covariances), dtype=np.bool_)
+    chosen[np.argsort(-covariances, kind="stable")[: _count(ratio, len(covariances))]] = True
+    return chosen
+
+
+def _count(ratio: float, tokens: int) -> int:
+    return int(ratio * tokens + 1e-9)  # .29 * 100 is 28.999...
+
 
 _MAX_LOG_RATIO: Final = 20.0
 """Keeps the reported ratio finite (e^20 = 5e8). It is far above any useful ``is_clip``."""

@@ -3,5 +3,3 @@
 ``import unstable_stream as us`` loads names from here when they are first asked for. The command line calls
 these modules and prints what they return.
 """
-
-__all__: list[str] = []

@@ -272,8 +272,8 @@ def _base_directory(config: RunConfig, *, needed: bool) -> Path | None:
 
 
 def _write_model(staging: Path, chosen: Checkpoint, form: Form, base: Path | None) -> None:
-    from unstable_stream.algorithms.learners.base_model import merge_adapter
     from unstable_stream.algorithms.learners.checkpoint import copy_loadable
+    from unstable_stream.algorithms.learners.lora import merge_adapter
     from unstable_stream.algorithms.learners.policy import tokenizer_files
 
     assert chosen.path is not None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from unstable_stream.history.hindsight.rederive import Rederived
     from unstable_stream.history.hindsight.rerate import Rerated
     from unstable_stream.history.hindsight.track import Tracked
-    from unstable_stream.history.proofs.evidence import Progress
+    from unstable_stream.history.proofs.ledger import Progress
     from unstable_stream.history.proofs.reports import AuditReport as AuditReport
     from unstable_stream.history.proofs.reports import VerifyReport as VerifyReport
     from unstable_stream.model_pool.standings import Standing

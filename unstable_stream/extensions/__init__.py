@@ -14,44 +14,26 @@ extension are in :data:`KINDS`; ``docs/extending.md`` shows each. For users of t
 - :func:`use_of` identifies the code of a reference: distribution and version, or digest of the source.
 """
 
-from unstable_stream.extensions.arguments import RemembersArguments
-from unstable_stream.extensions.build import build
-from unstable_stream.extensions.imports import forget_changed_files, loading, search
-from unstable_stream.extensions.kinds import KINDS, Kind
-from unstable_stream.extensions.load import entry_points_of, is_extension, load, use_of
-from unstable_stream.extensions.objects import needs_this_process, reference_to, references_to
-from unstable_stream.extensions.permission import (
-    ALLOW_CODE,
-    allowed_patterns,
-    confine,
-    confined,
-    is_allowed,
-    pattern_of,
-)
-from unstable_stream.extensions.reference import Reference, Spec, absolute
-
-__all__ = [
-    "ALLOW_CODE",
-    "KINDS",
-    "Kind",
-    "Reference",
-    "RemembersArguments",
-    "Spec",
-    "absolute",
-    "allowed_patterns",
-    "build",
-    "confine",
-    "confined",
-    "entry_points_of",
-    "forget_changed_files",
-    "is_allowed",
-    "is_extension",
-    "load",
-    "loading",
-    "needs_this_process",
-    "pattern_of",
-    "reference_to",
-    "references_to",
-    "search",
-    "use_of",
-]
+from unstable_stream.extensions.arguments import RemembersArguments as RemembersArguments
+from unstable_stream.extensions.build import build as build
+from unstable_stream.extensions.imports import forget_changed_files as forget_changed_files
+from unstable_stream.extensions.imports import loading as loading
+from unstable_stream.extensions.imports import search as search
+from unstable_stream.extensions.kinds import KINDS as KINDS
+from unstable_stream.extensions.kinds import Kind as Kind
+from unstable_stream.extensions.load import entry_points_of as entry_points_of
+from unstable_stream.extensions.load import is_extension as is_extension
+from unstable_stream.extensions.load import load as load
+from unstable_stream.extensions.load import use_of as use_of
+from unstable_stream.extensions.objects import needs_this_process as needs_this_process
+from unstable_stream.extensions.objects import reference_to as reference_to
+from unstable_stream.extensions.objects import references_to as references_to
+from unstable_stream.extensions.permission import ALLOW_CODE as ALLOW_CODE
+from unstable_stream.extensions.permission import allowed_patterns as allowed_patterns
+from unstable_stream.extensions.permission import confine as confine
+from unstable_stream.extensions.permission import confined as confined
+from unstable_stream.extensions.permission import is_allowed as is_allowed
+from unstable_stream.extensions.permission import pattern_of as pattern_of
+from unstable_stream.extensions.reference import Reference as Reference
+from unstable_stream.extensions.reference import Spec as Spec
+from unstable_stream.extensions.reference import absolute as absolute

@@ -5,5 +5,3 @@
 reads the answers, :mod:`~unstable_stream.games.opponents.scripted` has opponents that need no model, and
 :mod:`~unstable_stream.games.players` is what a player must be. Importing this package loads none of them.
 """
-
-__all__: list[str] = []

@@ -3,5 +3,3 @@
 Import the module you need. This package itself loads nothing, because each engine brings its own heavy
 library.
 """
-
-__all__: list[str] = []

@@ -3,5 +3,3 @@
 ``port`` defines a log; ``local`` keeps it in a SQLite file, ``kafka`` on a cluster; ``records`` turns events
 into records and back. Importing the package loads no adapter.
 """
-
-__all__: list[str] = []

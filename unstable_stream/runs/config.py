@@ -21,28 +21,15 @@ from unstable_stream.errors import ConfigError
 from unstable_stream.events import MOST_LEVELS, unfit
 from unstable_stream.extensions.sections import ConfigSection, ExtensionConfig
 from unstable_stream.log.stores.address import is_address
-from unstable_stream.runs.engine_sections import (
-    ENGINES,
-    EngineExtensionConfig,
-    TransformersEngineConfig,
-    VllmEngineConfig,
-)
+from unstable_stream.runs.engine_sections import ENGINES
+from unstable_stream.runs.engine_sections import EngineExtensionConfig as EngineExtensionConfig
+from unstable_stream.runs.engine_sections import TransformersEngineConfig as TransformersEngineConfig
+from unstable_stream.runs.engine_sections import VllmEngineConfig as VllmEngineConfig
 from unstable_stream.runs.overlay import named_table, retyped, without_advantage
-from unstable_stream.runs.run_config import RunConfig
-from unstable_stream.runs.sections import EnvConfig, OpponentConfig, RewardConfig
-
-__all__ = [
-    "EngineExtensionConfig",
-    "EnvConfig",
-    "OpponentConfig",
-    "RewardConfig",
-    "RunConfig",
-    "TransformersEngineConfig",
-    "VllmEngineConfig",
-    "parse_config",
-    "parse_toml",
-    "read_toml",
-]
+from unstable_stream.runs.run_config import RunConfig as RunConfig
+from unstable_stream.runs.sections import EnvConfig as EnvConfig
+from unstable_stream.runs.sections import OpponentConfig as OpponentConfig
+from unstable_stream.runs.sections import RewardConfig as RewardConfig
 
 _TOO_DEEP: Final = f"values nest deeper than {MOST_LEVELS} levels"
 

@@ -65,12 +65,12 @@ def test_arrival_order_and_grouping_do_not_matter(
 def test_every_id_is_trained_or_dropped_once(strategy: str) -> None:
     buffer = StepBuffer(50, strategy, seed=1, max_staleness=2)
     used: Counter[str] = Counter()
-    produced: set[str] = set()
+    everything: list[Step] = []
     for update in range(1, 11):
         arriving = [
             make_step(update * 100 + index, policy_version=max(0, update - index % 5)) for index in range(40)
         ]
-        produced.update(ids(arriving))
+        everything += arriving
         buffer.extend(arriving)
         buffer.extend(arriving[:7])
         batch = buffer.get_batch(20, update)
@@ -78,18 +78,11 @@ def test_every_id_is_trained_or_dropped_once(strategy: str) -> None:
         used.update(ids(batch.steps))
         used.update(drop.step_id for drop in batch.dropped)
     assert set(used.values()) == {1}
-    assert len(produced) == len(used) + buffer.size()
+    assert len(everything) == len(used) + buffer.size()
     last = buffer.get_batch(50, 11)
-    assert {*used, *ids(last.steps), *(drop.step_id for drop in last.dropped)} == produced
-
-
-def test_priorities_are_the_same_everywhere() -> None:
-    """Another process, Python or NumPy must draw the same batch: checked in plain integers, and recorded."""
-    assert plain_mix(0) == 0xE220A8397B1DCDAF  # the published splitmix64 sequence for seed 0 starts so
-    steps = [make_step(index) for index in range(50)]
-    batch = filled(steps, seed=7).get_batch(5, 3)
-    assert ids(batch.steps) == ids(sorted(steps, key=priority_in(3))[:5])
-    assert [step.game_index for step in batch.steps] == [20, 17, 4, 34, 28]
+    buffer.extend(everything)
+    assert buffer.size() == 0, "an id is recognised however long ago it was used"
+    assert {*used, *ids(last.steps), *(drop.step_id for drop in last.dropped)} == {*ids(everything)}
 
 
 def priority_in(stream: int) -> Callable[[Step], int]:
@@ -110,28 +103,19 @@ def plain_mix(word: int) -> int:
     return word ^ word >> 31
 
 
-def test_draws_are_uniform() -> None:
-    steps = [make_step(index) for index in range(40)]
-    counts = np.zeros(40)
-    for seed in range(500):
-        for step in filled(steps, seed=seed).get_batch(10, 1).steps:
-            counts[step.game_index] += 1
-    # Binomial(500, 1/4): mean 125, standard deviation 9.7; chi-square has 39 degrees, 99.9 % below 73.
-    chi_square = float(((counts - 125) ** 2 / (125 * 0.75)).sum())
-    assert chi_square < 73
-
-
-def test_overflow_is_a_uniform_draw_whatever_came_first() -> None:
-    counts = np.zeros(60)
+def test_overflow_and_batch_are_uniform_draws_whatever_came_first() -> None:
+    kept, drawn = np.zeros(60), np.zeros(60)
     for seed in range(400):
         buffer = StepBuffer(20, seed=seed)
         for index in range(60):
             buffer.add(make_step(index))
-        for step in buffer.get_batch(20, 1).steps:
-            counts[step.game_index] += 1
-    # Binomial(400, 1/3): mean 133.3; chi-square has 59 degrees, 99.9 % below 99.
-    assert float(((counts - 400 / 3) ** 2 / (400 * 2 / 9)).sum()) < 99
-    assert counts[:20].sum() / counts.sum() == pytest.approx(1 / 3, abs=0.02)
+        first, rest = buffer.get_batch(10, 1), buffer.get_batch(10, 2)
+        drawn[[step.game_index for step in first.steps]] += 1
+        kept[[step.game_index for step in (*first.steps, *rest.steps)]] += 1
+    # Binomials of 400; chi-square has 59 degrees, 99.9 % below 99.
+    for counts, share in ((kept, 1 / 3), (drawn, 1 / 6)):
+        assert float(((counts - 400 * share) ** 2 / (400 * share * (1 - share))).sum()) < 99
+    assert kept[:20].sum() / kept.sum() == pytest.approx(1 / 3, abs=0.02)
 
 
 def mean_staleness(arriving: int, draws: str) -> float:
@@ -148,55 +132,23 @@ def mean_staleness(arriving: int, draws: str) -> float:
     return sum(found) / len(found)
 
 
-def staleness_of_random_eviction(arriving: int) -> float:
-    """The same with a list, of which a random sample stays."""
-    rng = random.Random(3)
-    pending: list[int] = []
-    found: list[int] = []
-    for update in range(1, 401):
-        pending += [update - 1] * arriving
-        pending = rng.sample(pending, min(80, len(pending)))
-        drawn, pending = pending[:20], pending[20:]
-        found += [update - 1 - version for version in drawn if update > 20]
-    return sum(found) / len(found)
-
-
 @pytest.mark.parametrize("arriving", [40, 60, 120])
 def test_the_more_arrives_the_younger_is_what_overflow_keeps(arriving: int) -> None:
-    assert mean_staleness(arriving, "each-update") == pytest.approx(
-        staleness_of_random_eviction(arriving), abs=0.25
-    )
+    # Of 60 that wait and those that arrive a random 80 stay, of which 20 are drawn: any one waits for the
+    # next update with probability q = 60 / (60 + arriving), and the mean of its age is q / (1 - q).
+    assert mean_staleness(arriving, "each-update") == pytest.approx(60 / arriving, abs=0.25)
     assert mean_staleness(arriving, "once") > 2.0  # as recorded before: old ones gather
 
 
 def test_a_run_recorded_before_keeps_its_draws() -> None:
-    """The overflow and batches of one priority for all updates, computed apart in plain integers."""
+    """Another process, Python or NumPy must draw the same: overflow and batches in plain integers."""
+    assert plain_mix(0) == 0xE220A8397B1DCDAF  # the published splitmix64 sequence for seed 0 starts so
     steps = [make_step(index) for index in range(30)]
-
     for draws, overflow in (("once", 0), ("each-update", 2**63 + 4)):
         batch = filled(steps, 10, seed=7, overflow_draws=draws).get_batch(3, 4)
         order = sorted(steps, key=priority_in(overflow))
         assert sorted(drop.step_id for drop in batch.dropped) == sorted(ids(order[:20]))
         assert ids(batch.steps) == ids(sorted(order[20:], key=priority_in(4))[:3])
-
-
-def test_overflow_is_reported_with_the_next_batch_and_once() -> None:
-    buffer = filled([make_step(index) for index in range(30)], 10)
-    batch = buffer.get_batch(4, 1)
-    assert len(batch.dropped) == 20
-    assert {drop.reason for drop in batch.dropped} == {"overflow"}
-    assert not {drop.step_id for drop in batch.dropped} & set(ids(batch.steps))
-    assert buffer.size() == 6
-    assert buffer.get_batch(4, 2).dropped == ()
-
-
-def test_fifo_takes_the_oldest_and_drops_the_oldest() -> None:
-    steps = [make_step(game, turn, policy_version=game // 2) for game in range(4) for turn in range(2)]
-    buffer = filled(steps[::-1], 6, "fifo")
-    batch = buffer.get_batch(3, 1)
-    position = [(step.policy_version, step.game_index, step.turn_index) for step in batch.steps]
-    assert position == [(0, 1, 0), (0, 1, 1), (1, 2, 0)]
-    assert {drop.step_id for drop in batch.dropped} == {steps[0].event_id, steps[1].event_id}
 
 
 def test_stale_steps_are_dropped_at_the_draw() -> None:
@@ -261,50 +213,8 @@ def test_apply_withdraws_an_overflow_that_was_reported_already() -> None:
     assert buffer.get_batch(1, 2).dropped == ()
 
 
-def test_ids_are_recognised_however_long_ago_they_were_used() -> None:
-    buffer = StepBuffer(1000)
-    steps = [make_step(index) for index in range(300)]
-    for number, start in enumerate(range(0, 300, 10), start=1):
-        buffer.extend(steps[start : start + 10])
-        assert len(buffer.get_batch(10, number).steps) == 10
-    buffer.extend(steps)
-    assert buffer.size() == 0
-    buffer.add(make_step(300))
-    assert buffer.size() == 1
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"max_buffer_size": 0}, "max_buffer_size is 0"),
-        ({"max_buffer_size": 1, "max_staleness": -1}, "max_staleness is -1"),
-    ],
-)
-def test_impossible_settings_are_refused(arguments: dict[str, object], message: str) -> None:
-    with pytest.raises(LearnerError, match=message):
-        StepBuffer(**arguments)  # type: ignore[arg-type]
-    with pytest.raises(LearnerError, match="count from 1"):
-        StepBuffer(1).get_batch(1, 0)
-
-
-def test_an_unknown_strategy_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ConfigError, match="unknown buffer strategy 'lifo'; known: random, fifo, prioritised"):
-        StepBuffer(1, "lifo")
-
-
 def rewarded(*rewards: float) -> list[Step]:
     return [msgspec.structs.replace(make_step(game), reward=reward) for game, reward in enumerate(rewards)]
-
-
-def test_prioritised_draws_in_proportion_to_the_size_of_the_reward() -> None:
-    steps = rewarded(-3.0, 2.0, 1.0, 0.0)
-    counts = np.zeros(4)
-    for seed in range(2000):
-        strategy = "prioritised(exponent=1.0, floor=0.5)"
-        counts[filled(steps, seed=seed, strategy=strategy).get_batch(1, 1).steps[0].game_index] += 1
-    expected = 2000 * np.array([3.5, 2.5, 1.5, 0.5]) / 8
-    # Chi-square of three degrees: 99.9 % below 16.3.
-    assert float(((counts - expected) ** 2 / expected).sum()) < 16.3
 
 
 def test_prioritised_drops_small_rewards_first_and_an_exponent_of_zero_is_uniform() -> None:
@@ -317,22 +227,19 @@ def test_prioritised_drops_small_rewards_first_and_an_exponent_of_zero_is_unifor
     assert uniform.steps[::-1] == filled(steps, seed=7).get_batch(40, 3).steps[-9:]
 
 
-def test_prioritised_keys_are_the_same_everywhere() -> None:
+@pytest.mark.parametrize(
+    ("arguments", "exponent", "floor"), [("", 0.6, 0.01), ("(exponent=1.0, floor=0.5)", 1.0, 0.5)]
+)
+def test_prioritised_keys_are_the_same_everywhere(arguments: str, exponent: float, floor: float) -> None:
     """Another process or machine must draw the same batch: computed apart, number by number."""
     steps = rewarded(0.5, -0.25, 1.0, 0.0, -1.0, 0.75)
 
     def exponential(step: Step) -> float:
         uniform = ((priority_in(3)(step) >> 11) + 0.5) * 2.0**-53
-        return float(-math.log(uniform) / (abs(step.reward) + 0.01) ** 0.6)
+        return float(-math.log(uniform) / (abs(step.reward) + floor) ** exponent)
 
-    batch = filled(steps, seed=7, strategy="prioritised").get_batch(6, 3)
+    batch = filled(steps, seed=7, strategy=f"prioritised{arguments}").get_batch(6, 3)
     assert ids(batch.steps) == ids(sorted(steps, key=exponential))
-
-
-@pytest.mark.parametrize("arguments", ["exponent=-1.0", "floor=0.0", "weight=1.0"])
-def test_impossible_priorities_are_refused(arguments: str) -> None:
-    with pytest.raises(ConfigError, match="prioritised"):
-        StepBuffer(1, f"prioritised({arguments})")
 
 
 def by_size_of_reward(step: Step, update: int, seed: int, sign: float = -1.0) -> float:
@@ -358,8 +265,25 @@ def two_arguments(step: Step, update: int) -> float:
     return 0.0
 
 
-def test_an_own_strategy_that_cannot_work_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"cannot be called with .*too many.*expected rank\(step: Step"):
-        StepBuffer(1, f"{__name__}:two_arguments")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_buffer_size": 0}, "max_buffer_size is 0"),
+        ({"max_staleness": -1}, "max_staleness is -1"),
+        ({"strategy": "lifo"}, "unknown buffer strategy 'lifo'; known: random, fifo, prioritised"),
+        ({"strategy": "prioritised(exponent=-1.0)"}, "prioritised"),
+        ({"strategy": "prioritised(floor=0.0)"}, "prioritised"),
+        ({"strategy": "prioritised(weight=1.0)"}, "prioritised"),
+        ({"strategy": f"{__name__}:two_arguments"}, r"called with .*too many.*expected rank\(step: Step"),
+    ],
+)
+def test_impossible_settings_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises((ConfigError, LearnerError), match=message):
+        StepBuffer(**{"max_buffer_size": 1} | arguments)
+
+
+def test_what_cannot_be_drawn_is_refused() -> None:
+    with pytest.raises(LearnerError, match="count from 1"):
+        StepBuffer(1).get_batch(1, 0)
     with pytest.raises(LearnerError, match=r"ranked step .* at nan; expected a finite number"):
         filled([make_step(0)], 1, f"{__name__}:unranked").get_batch(1, 1)

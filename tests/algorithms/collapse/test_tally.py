@@ -32,6 +32,7 @@ def test_mirror_fixed_and_evaluation_games() -> None:
     lost = seat(1, "random-legal", -1.0, turns=9)
     tally.add(outcome(seat(0, old, 1.0, turns=1), lost, evaluated_uid=old, invalid_seat=1))  # not ours
     tally.add(outcome(seat(0, new, 1.0, trained=True, turns=0), seat(1, old, -1.0, turns=9)))  # a past self
+    tally.add(outcome(seat(0, "random-legal", 0.0), seat(1, "first-legal", 0.0)))  # nobody is ours
     assert tally.take() == {
         "finished_games": 4.0,
         "invalid_game_fraction": 0.25,
@@ -61,9 +62,3 @@ def test_a_partner_of_another_model_is_no_opponent() -> None:
     tally.add(outcome(*ours, *theirs))
     alone = {"finished_games": 1.0, "invalid_game_fraction": 0.0, "game_turns": 6.0, "legal_fraction": 1.0}
     assert tally.take() == alone, "two models are no mirror"
-
-
-def test_games_between_fixed_opponents_are_not_ours() -> None:
-    tally = GameTally()
-    tally.add(outcome(seat(0, "random-legal", 0.0, turns=3), seat(1, "first-legal", 0.0, turns=3)))
-    assert tally.take() == {}

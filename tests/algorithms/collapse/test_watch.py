@@ -96,13 +96,6 @@ def test_answers_get_worse(name: str, rule: str, values: list[float]) -> None:
     assert sign.value < sign.reference
 
 
-def test_learning_and_noise_are_no_collapse() -> None:
-    rng = np.random.default_rng(0)
-    rising = np.linspace(0.5, 0.95, 60)
-    noisy = rng.binomial(200, rising) / 200
-    assert not watch(shares("legal_fraction", noisy.tolist(), turns=200))
-
-
 # -- results -----------------------------------------------------------------------------------
 
 
@@ -145,6 +138,7 @@ def test_the_divergence_jumps() -> None:
 # -- no collapse -------------------------------------------------------------------------------
 
 STRONG = "SimpleTak-v0-train/perfect"
+RISING = np.linspace(0.5, 0.95, 60)
 
 
 @pytest.mark.parametrize(
@@ -157,6 +151,10 @@ STRONG = "SimpleTak-v0-train/perfect"
         pytest.param(invalid(0.9, 0.94, 0.9), id="it plays some games"),
         pytest.param(invalid(1.0, 1.0, games=15), id="few games"),
         pytest.param(shares("legal_fraction", [1.0] * 3 + [0.8] * 5, turns=10), id="few turns"),
+        pytest.param(
+            shares("legal_fraction", np.random.default_rng(0).binomial(200, RISING) / 200, turns=200),
+            id="learning and noise",
+        ),
         pytest.param(
             [fixed(90, 10)] * 5 + [{f"fixed_games/{STRONG}": 100.0, f"fixed_wins/{STRONG}": 5.0}] * 5,
             id="a strong opponent in place of a weak one",

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import pytest
 import torch
 
-from tests.inference.tiny_model import build_tiny_model
+from tests.inference.conftest import tiny_model as tiny_model  # a fixture
 from unstable_stream.algorithms import Reinforce
 from unstable_stream.algorithms.learners.lora import LoraSettings
 from unstable_stream.algorithms.learners.settings import LearnerSettings
@@ -20,12 +20,6 @@ MakeLearner: TypeAlias = Callable[..., Learner]
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Directory of the tiny model."""
-    return build_tiny_model(tmp_path_factory.mktemp("tiny-model") / "model")
 
 
 @pytest.fixture

@@ -15,8 +15,7 @@ from tests.algorithms.learners.conftest import MakeLearner
 from tests.inference.tiny_model import build_adapter
 from unstable_stream.errors import EngineError, LearnerError
 from unstable_stream.inference.adapter_files import check_adapter_files
-from unstable_stream.inference.engine import Adapter, GenerationRequest, SamplingSettings
-from unstable_stream.inference.transformers.engine import TransformersEngine
+from unstable_stream.inference.engine import Adapter
 from unstable_stream.log.stores import adapter_format
 from unstable_stream.log.stores.adapter_format import CONFIG_FILE, refused_fields
 
@@ -65,16 +64,6 @@ async def test_a_field_that_is_not_applied_is_refused_by_name(
         make_learner(lora_cfg=CFG, initial_lora_path=adapter.path)
     with pytest.raises(EngineError, match=says):
         check_adapter_files(adapter, {}, max_rank=8)
-
-
-async def test_the_transformers_engine_refuses_them_too(adapter: Adapter, tiny_model: Path) -> None:
-    change(adapter, use_dora=True)
-    engine = TransformersEngine(str(tiny_model), device="cpu", num_threads=1)
-    try:
-        with pytest.raises(EngineError, match="found: use_dora = True"):
-            await engine.generate(GenerationRequest([5], SamplingSettings(1), adapter))
-    finally:
-        await engine.close()
 
 
 def test_ranks_by_layer_are_refused_where_one_rank_is_trained(

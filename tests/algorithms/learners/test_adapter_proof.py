@@ -6,19 +6,18 @@ import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 import pytest_asyncio
-import torch
 from safetensors.torch import load_file, save_file
 
 from tests.algorithms.learners.conftest import Learner, MakeLearner
 from tests.algorithms.learners.samples import make_samples
+from tests.inference.conftest import playing
 from unstable_stream.algorithms import TrainingSample
 from unstable_stream.algorithms.learners.standard_learner import choose_tokens
 from unstable_stream.errors import AdapterError
-from unstable_stream.events import AdapterProbe, ProbeSequence, pack_floats, pack_tokens, unpack_floats
+from unstable_stream.events import AdapterProbe, ProbeSequence, pack_floats, pack_tokens
 from unstable_stream.inference.adapter_proof import AdapterProver, proof_tolerance
 from unstable_stream.inference.engine import (
     Adapter,
@@ -49,9 +48,8 @@ def adapters(make_learner: MakeLearner, tmp_path: Path) -> list[Adapter]:
 
 @pytest_asyncio.fixture
 async def engine(tiny_model: Path) -> AsyncIterator[TransformersEngine]:
-    engine = TransformersEngine(str(tiny_model), device="cpu", num_threads=1, max_loras=1)
-    yield engine
-    await engine.close()
+    async with playing(tiny_model, max_loras=1) as engine:
+        yield engine
 
 
 def without_effect(adapter: Adapter, path: Path) -> Adapter:
@@ -179,21 +177,3 @@ def test_of_a_short_completion_the_end_of_the_prompt_is_scored_too() -> None:
     assert chosen(40, 20) == (range(16, 40), range(40, 48))
     assert chosen(5, 1) == (range(1), range(1, 6))
     assert chosen(1, 1) == (range(1), range(1, 2))
-
-
-def test_a_probe_is_small_and_has_both_scores(make_learner: MakeLearner) -> None:
-    learner = make_learner()
-    untrained = learner.probe()
-    assert scores(untrained, "logprobs") == scores(untrained, "base_logprobs")
-    learner.update(make_samples(40, longest_prompt=60, longest_completion=30), 1)
-    probe = learner.probe()
-    assert probe.dtype == "float32"
-    assert len(probe.sequences) == 4
-    assert len(msgspec.json.encode(probe)) < 2500
-    found, base = (torch.tensor(scores(probe, name)) for name in ("logprobs", "base_logprobs"))
-    assert bool((found < 0).all())
-    assert (found - base).abs().max() > 1e-4
-
-
-def scores(probe: AdapterProbe, field: str) -> list[float]:
-    return [value for each in probe.sequences for value in unpack_floats(getattr(each, field)).tolist()]

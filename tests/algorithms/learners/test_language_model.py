@@ -10,28 +10,20 @@ import safetensors.torch
 import torch
 import transformers
 
-from unstable_stream.algorithms.learners.base_model import language_model_class
+from tests.algorithms.test_scoring import SHAPE
+from tests.inference.conftest import playing
 from unstable_stream.algorithms.learners.lora import (
     LoraSettings,
     adapter_config,
     adapter_weights,
     build_policy,
+    language_model_class,
 )
 from unstable_stream.algorithms.learners.policy import build_whole_policy, whole_weights
 from unstable_stream.errors import LearnerError
 from unstable_stream.inference.engine import Adapter
-from unstable_stream.inference.transformers.engine import TransformersEngine
 
-TEXT = {
-    "vocab_size": 40,
-    "hidden_size": 32,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 16,
-    "max_position_embeddings": 64,
-}
+TEXT = SHAPE | {"vocab_size": 40, "max_position_embeddings": 64}
 VISION = {
     "hidden_size": 16,
     "intermediate_size": 16,
@@ -126,10 +118,9 @@ async def test_engine_learner_and_peft_compute_the_adapter_alike(
             logprobs = model(input_ids=tokens, use_cache=False).logits.log_softmax(-1)[0, 2:-1]
         return [float(row[token]) for row, token in zip(logprobs, completion, strict=True)]
 
-    engine = TransformersEngine(path, device="cpu", dtype="float32", num_threads=1)
-    (base,) = await engine.score([(prompt, completion)])
-    (found,) = await engine.score([(prompt, completion)], Adapter("a", str(adapter)))
-    await engine.close()
+    async with playing(Path(path), dtype="float32") as engine:
+        (base,) = await engine.score([(prompt, completion)])
+        (found,) = await engine.score([(prompt, completion)], Adapter("a", str(adapter)))
     assert found == pytest.approx(scores(policy), abs=1e-4)
     assert found != pytest.approx(base, abs=1e-2)
     own = language_model_class(config()).from_pretrained(path, dtype=torch.float32)

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from tests.inference.tiny_model import build_adapter, build_tiny_model
-from unstable_stream.algorithms.learners.base_model import merge_adapter
+from unstable_stream.algorithms.learners.lora import merge_adapter
 from unstable_stream.errors import LearnerError
 from unstable_stream.log.stores.adapter_format import CONFIG_FILE
 

@@ -10,25 +10,18 @@ import pytest
 
 from tests.algorithms.learners.conftest import MakeLearner
 from tests.algorithms.learners.samples import make_samples
+from tests.inference.conftest import playing
 from unstable_stream.algorithms import TrainingSample
 from unstable_stream.inference.engine import Adapter, GenerationRequest, SamplingSettings
-from unstable_stream.inference.transformers.engine import TransformersEngine
 
 
 async def on_policy_samples(model: Path, adapter: Adapter | None) -> list[TrainingSample]:
     """What the transformers engine samples with this adapter."""
-    engine = TransformersEngine(str(model), device="cpu", num_threads=1)
     prompts = [sample.prompt_token_ids.tolist() for sample in make_samples(12, seed=9)]
     settings = SamplingSettings(max_tokens=8, temperature=0.7)
-    try:
-        completions = await asyncio.gather(
-            *(
-                engine.generate(GenerationRequest(prompt, settings, adapter, seed=index))
-                for index, prompt in enumerate(prompts)
-            )
-        )
-    finally:
-        await engine.close()
+    requests = [GenerationRequest(prompt, settings, adapter, seed=at) for at, prompt in enumerate(prompts)]
+    async with playing(model) as engine:
+        completions = await asyncio.gather(*map(engine.generate, requests))
     return [
         TrainingSample(
             f"s{index}",

@@ -41,11 +41,8 @@ _STEPS = {
     "unstable_stream.log.kafka.producer": tuple(f"KafkaTransaction.{name}" for name in _TRANSACTION),
     "unstable_stream.log.kafka.consumer": ("KafkaConsumer.commit",),
     "unstable_stream.archive.writer": ("ArchiveWriter.store",),
-    "unstable_stream.services.workers.checkpoint_home": (
-        "DirectoryHome.publish",
-        "DirectoryHome.remove",
-        "DirectoryHome.prune",
-        "DirectoryHome.write_note",
+    "unstable_stream.services.workers.checkpoint_home": tuple(
+        f"DirectoryHome.{name}" for name in ("publish", "remove", "prune", "write_note")
     ),
 }
 """By module, the functions that change what outlives the process."""
@@ -102,25 +99,21 @@ def _step(name: str) -> None:
 
 
 def _with_steps(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    if inspect.iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def coroutine(*arguments: Any, **named: Any) -> Any:
-            _step(f"before {name}")
-            result = await function(*arguments, **named)
-            _step(f"after {name}")
-            return result
-
-        return coroutine
-
-    @functools.wraps(function)
-    def plain(*arguments: Any, **named: Any) -> Any:
-        _step(f"before {name}")
-        result = function(*arguments, **named)
+    async def finished(result: Any) -> Any:
+        result = await result
         _step(f"after {name}")
         return result
 
-    return plain
+    @functools.wraps(function)
+    def stepped(*arguments: Any, **named: Any) -> Any:
+        _step(f"before {name}")
+        result = function(*arguments, **named)
+        if inspect.isawaitable(result):
+            return finished(result)
+        _step(f"after {name}")
+        return result
+
+    return stepped
 
 
 def _bad_environment(step: Callable[..., Any], _: str) -> Callable[..., Any]:
@@ -163,25 +156,17 @@ def _bad_engine(generate: Callable[..., Any], _: str) -> Callable[..., Any]:
     return bad
 
 
-def _wrap(module: ModuleType, path: str, wrapper: Callable[[Callable[..., Any], str], Any]) -> None:
-    owner_name, _, name = path.partition(".")
-    owner = getattr(module, owner_name)
-    setattr(owner, name, wrapper(getattr(owner, name), path))
-
-
 class _Patching(importlib.abc.MetaPathFinder):
     """Wraps functions of the modules above as soon as they are imported."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        steps = _STEPS.get(fullname, ())
-        bad = [
-            (where[1], wrapper)
-            for where, wrapper in ((_ENVIRONMENT, _bad_environment), (_ENGINE, _bad_engine))
-            if where[0] == fullname
-        ]
-        spec = PathFinder.find_spec(fullname, path, target) if steps or bad else None
+        wrappers: list[tuple[str, Callable[..., Any]]]
+        wrappers = [(name, _with_steps) for name in _STEPS.get(fullname, ())]
+        for (module, name), wrapper in ((_ENVIRONMENT, _bad_environment), (_ENGINE, _bad_engine)):
+            wrappers += [(name, wrapper)] if module == fullname else []
+        spec = PathFinder.find_spec(fullname, path, target) if wrappers else None
         if spec is None or spec.loader is None:
             return None
         execute = spec.loader.exec_module
@@ -190,10 +175,10 @@ class _Patching(importlib.abc.MetaPathFinder):
             execute(module)
             if fullname == "unstable_stream.log.kafka.log":
                 module.KafkaLog.open.__func__.__kwdefaults__["session_timeout_s"] = _SESSION_S
-            for name in steps:
-                _wrap(module, name, _with_steps)
-            for name, wrapper in bad:
-                _wrap(module, name, wrapper)
+            for function, wrapper in wrappers:
+                whose, _, name = function.partition(".")
+                owner = getattr(module, whose)
+                setattr(owner, name, wrapper(getattr(owner, name), function))
 
         spec.loader.exec_module = patched  # type: ignore[method-assign]
         return spec

@@ -4,17 +4,17 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import pytest
 
+from tests.history.proofs.recorded_run import events_of
 from tests.log.harness import topics_of_one_partition
 from tests.services.workers.test_learner_service import BATCH, config, steps
 from unstable_stream.errors import ConfigError, LearnerError, RunError
 from unstable_stream.events import (
     Checkpoint,
-    Event,
     LearnerUpdate,
     RunFinished,
     RunStarted,
@@ -28,10 +28,9 @@ from unstable_stream.history.hindsight.offline import (
     load_offline_config,
     train_offline,
 )
-from unstable_stream.history.proofs.recompute_steps_and_ratings import replayed_step
+from unstable_stream.history.proofs.recompute import replayed_step
 from unstable_stream.history.proofs.verify import audit_run, verify_run
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.recording import start_run
@@ -39,7 +38,6 @@ from unstable_stream.services.launch.stopping import Stop
 from unstable_stream.services.streams.ordered_history import ArchiveHistory, LogHistory, RecordFilter, Slice
 from unstable_stream.services.workers.archiver import run_archiver
 
-EventT = TypeVar("EventT", bound=Event)
 SOURCE = "learner-test"
 WANTED = Slice(filter=RecordFilter(SOURCE))
 
@@ -53,14 +51,8 @@ async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
         yield opened
 
 
-async def events_of(log: LocalLog, run_id: str, kind: type[EventT]) -> list[EventT]:
-    found = [event async for _, event in events_to_end(log, (kind.TOPIC,), run_id=run_id)]
-    return [event for event in found if isinstance(event, kind)]
-
-
 async def outcomes(log: LocalLog) -> list[tuple[str, str]]:
-    ends = [event async for _, event in events_to_end(log, (RunFinished.TOPIC,))]
-    return [(event.outcome, event.reason) for event in ends if isinstance(event, RunFinished)]
+    return [(event.outcome, event.reason) for event in await events_of(log, None, RunFinished)]
 
 
 @pytest.mark.slow

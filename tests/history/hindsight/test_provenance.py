@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.archive.history import made_up_run, stored
+from tests.archive.history import made_up_run
 from tests.builders import made
-from unstable_stream.archive import ArchiveWriter, query
+from tests.places import archived
+from unstable_stream.archive import query
 from unstable_stream.errors import ArchiveError, RunError
 from unstable_stream.events import (
     Event,
@@ -33,10 +34,7 @@ def events() -> list[Event]:
 
 @pytest.fixture(scope="module")
 def archive(events: list[Event], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("provenance") / "archive.duckdb"
-    with ArchiveWriter(path) as writer:
-        writer.write(stored(events))
-    return path
+    return archived(tmp_path_factory.mktemp("provenance"), events)
 
 
 def _update(events: list[Event], number: int) -> LearnerUpdate:
@@ -155,9 +153,7 @@ def test_updates_of_several_models_with_one_number_are_told_apart(tmp_path: Path
         replace(event, model="org/player") if isinstance(event, LearnerUpdate) else event
         for event in made_up_run()
     ]
-    archive = tmp_path / "archive.duckdb"
-    with ArchiveWriter(archive) as writer:
-        writer.write(stored(events))
+    archive = archived(tmp_path, events)
     root = find_node(archive, "update:org/player/2")
     assert root == NodeKey("update", "run-a", "org/player/2")
     found, steps = trace(archive, root, depth=1), _update(events, 2).step_ids

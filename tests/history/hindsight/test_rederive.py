@@ -1,6 +1,5 @@
 """Shaping a run's rewards anew: nothing differs under the same transformations, what it must under others."""
 
-import asyncio
 import math
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.history.proofs.recorded_run import record_run, small_config
+from tests.history.proofs.recorded_run import events_of, record_run, small_config
+from tests.places import on_log
 from unstable_stream.algorithms.update_decisions import drawn_ids
 from unstable_stream.archive import QueryResult
 from unstable_stream.archive.what_if import open_set
@@ -17,7 +17,7 @@ from unstable_stream.events import LearnerUpdate, Step, Trajectory
 from unstable_stream.history.hindsight.rederive import Rederived, RewardChange, load_rewards, rederive
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog
-from unstable_stream.log.reading import events_to_end
+from unstable_stream.runs.data_dir import DataDir
 
 SHAPED, PLAIN = "run-shaped", "run-plain"
 CONFIGS = {
@@ -29,15 +29,10 @@ CONFIGS = {
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The log of two runs, one of which shaped no rewards."""
-    path = tmp_path_factory.mktemp("shaped") / "log.sqlite"
-
-    async def record() -> None:
-        async with LocalLog.open(path, synchronous="NORMAL") as log:
-            for run_id, config in CONFIGS.items():
-                await record_run(log, run_id, config, hosted=False)
-
-    asyncio.run(record())
-    return path
+    data = tmp_path_factory.mktemp("shaped")
+    for run_id, config in CONFIGS.items():
+        on_log(data, lambda log, run=run_id, of=config: record_run(log, run, of, hosted=False))  # type: ignore[misc]
+    return DataDir(data).log
 
 
 @pytest.fixture
@@ -60,11 +55,7 @@ def change_of(done: Rederived, stage: str, role: str = "*") -> RewardChange:
 
 
 async def steps_of(log: EventLog, run_id: str) -> dict[str, Step]:
-    return {
-        event.event_id: event
-        async for _, event in events_to_end(log, (Step.TOPIC,), run_id=run_id)
-        if isinstance(event, Step)
-    }
+    return {event.event_id: event for event in await events_of(log, run_id, Step)}
 
 
 async def test_the_same_transformations_give_the_recorded_rewards_to_the_last_bit(log: LocalLog) -> None:
@@ -87,8 +78,7 @@ async def test_the_same_transformations_give_the_recorded_rewards_to_the_last_bi
 async def test_a_penalty_for_invalid_moves_changes_these_turns_by_itself(log: LocalLog) -> None:
     done, steps, _ = await shape(log, PLAIN, step=({"type": "PenaltyForInvalidMove", "penalty": -1.5},))
     invalid: dict[tuple[str, int], float] = {}
-    async for _, event in events_to_end(log, (Trajectory.TOPIC,), run_id=PLAIN):
-        assert isinstance(event, Trajectory)
+    for event in await events_of(log, PLAIN, Trajectory):
         for turn in event.turns:
             if not turn.valid:
                 invalid[event.event_id, turn.turn_index] = event.reward
@@ -124,8 +114,7 @@ async def test_advantages_are_those_of_the_batches_that_were_trained_on(log: Loc
     known = await steps_of(log, PLAIN)
     rows = {(row["update"], row["step_id"]): row for row in advantages.dicts()}
     drawn = 0
-    async for _, update in events_to_end(log, (LearnerUpdate.TOPIC,), run_id=PLAIN):
-        assert isinstance(update, LearnerUpdate)
+    for update in await events_of(log, PLAIN, LearnerUpdate):
         batch = drawn_ids(update)
         rewards = [known[step_id].reward for step_id in batch]
         mean = math.fsum(rewards) / len(rewards)

@@ -1,24 +1,19 @@
 """Rating a run anew: the recorded ratings under the recorded parameters, others under others."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from tests.history.proofs.recorded_run import ENVS, record_run, small_config
-from unstable_stream.archive import ArchiveWriter, query
+from tests.history.proofs.recorded_run import ENVS, events_of
+from tests.places import recorded
+from unstable_stream.archive import query
 from unstable_stream.archive.what_if import open_set, set_directory
 from unstable_stream.events import Rating
-from unstable_stream.history.hindsight.rerate import (
-    Scopes,
-    rerate_from_archive,
-    rerate_from_log,
-)
+from unstable_stream.history.hindsight.rerate import Scopes, rerate_from_archive, rerate_from_log
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog
-from unstable_stream.log.reading import events_to_end, read_to_end
 from unstable_stream.model_pool import TrueSkill
 from unstable_stream.model_pool.systems import Elo
 
@@ -31,17 +26,7 @@ AS_RECORDED = TrueSkill(draw_probability={ENVS[0]: 0.3})
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The log and the archive of a recorded run, and another one beside it."""
-    directory = tmp_path_factory.mktemp("rated")
-
-    async def record() -> None:
-        async with LocalLog.open(directory / "log.sqlite", synchronous="NORMAL") as log:
-            await record_run(log, RUN, games=20, hosted=False)
-            await record_run(log, "run-other", small_config(seed=3), hosted=False)
-            with ArchiveWriter(directory / "archive.duckdb", await log.log_id()) as writer:
-                writer.write([record async for record in read_to_end(log, tuple(await log.topics()))])
-
-    asyncio.run(record())
-    return directory
+    return recorded(tmp_path_factory.mktemp("rated"), RUN, "run-other", games=20, hosted=False).root
 
 
 @pytest.fixture
@@ -61,15 +46,14 @@ async def recorded_ratings(
     """By game, environment and model."""
     return {
         (event.game_id, event.env_id, event.model_uid): (event.mu, event.sigma, event.games)
-        async for _, event in events_to_end(log, (Rating.TOPIC,), run_id=run_id)
-        if isinstance(event, Rating)
+        for event in await events_of(log, run_id, Rating)
     }
 
 
 async def test_with_the_recorded_parameters_nothing_differs(
     log: LocalLog, archive: Path, tmp_path: Path
 ) -> None:
-    recorded = await recorded_ratings(log, RUN)
+    used = await recorded_ratings(log, RUN)
     from_log = set_directory(tmp_path / RUN, "from-log")
     with open_set(from_log) as out:
         done = await rerate_from_log(log, RUN, AS_RECORDED, out=out)
@@ -78,7 +62,7 @@ async def test_with_the_recorded_parameters_nothing_differs(
         again = rerate_from_archive(archive, RUN, AS_RECORDED, out=out)
     assert (done.changed, again.changed) == (0, 0)
     assert done.games == again.games == 60
-    assert done.rated == again.rated == len({game for game, _, _ in recorded})
+    assert done.rated == again.rated == len({game for game, _, _ in used})
     assert done.models == again.models
     assert {each.env_id for each in done.models} == {"*", *ENVS}
     for directory in (from_log, from_archive):
@@ -88,7 +72,7 @@ async def test_with_the_recorded_parameters_nothing_differs(
             (row["game_id"], row["env_id"], row["model_uid"]): (row["mu"], row["sigma"], row["games"])
             for row in rows
         }
-        assert found == recorded, "every rating ever given, to the last bit"
+        assert found == used, "every rating ever given, to the last bit"
         assert len(rows) == len(found)
 
 

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.archive.history import ENV, made_up_run, stored
-from tests.places import append
+from tests.archive.history import ENV, made_up_run
+from tests.places import append, archived
 from tests.services.tracking.wandb_file import history_of
 from unstable_stream.algorithms.rolling_metrics import MetricsProcessor
 from unstable_stream.api.place import Place
 from unstable_stream.api.replaying import track_run
-from unstable_stream.archive import ArchiveWriter
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import Metrics, RunFinished
 from unstable_stream.history.hindsight import track as tracking
@@ -33,8 +32,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     place = Place.at(tmp_path_factory.mktemp("tracked"))
     events = [*made_up_run(), *made_up_run("other")]
     append(place.data.root, events)
-    with ArchiveWriter(place.archive) as writer:
-        writer.write(stored(events))
+    archived(place.data.root, events)
     return place
 
 
@@ -49,6 +47,12 @@ def expected() -> dict[str, dict[str, float]]:
 def lines(directory: Path) -> list[dict[str, Any]]:
     path = directory / RUN / "metrics.jsonl"
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def in_lines(place: Place, directory: Path, **source: Any) -> list[dict[str, Any]]:
+    """What the run's metrics are as JSON lines."""
+    track_run(place, RUN, "jsonl", directory, **source)
+    return lines(directory)
 
 
 def by_content(values: Sequence[object]) -> list[str]:
@@ -73,11 +77,10 @@ def test_json_lines_have_every_metric_once(place: Place, tmp_path: Path) -> None
 
 def test_tensorboard_reads_the_same_values(place: Place, tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    track_run(place, RUN, "jsonl", tmp_path / "lines")
     track_run(place, RUN, "tensorboard", tmp_path / "board")
     events = accumulator.EventAccumulator(str(tmp_path / "board" / RUN))
     events.Reload()
-    told = lines(tmp_path / "lines")
+    told = in_lines(place, tmp_path / "lines")
     names = {name for line in told for name in line["values"]}
     assert set(events.Tags()["scalars"]) == names
     for line in told:
@@ -97,9 +100,8 @@ def test_wandb_offline_writes_files_with_the_values(
     pytest.importorskip("wandb")
     for name in ("DATA", "CACHE", "CONFIG"):
         monkeypatch.setenv(f"WANDB_{name}_DIR", str(tmp_path / f"wandb-{name}"))
-    track_run(place, RUN, "jsonl", tmp_path / "lines")
     track_run(place, RUN, {"type": "wandb", "project": "UB", "mode": "offline"}, tmp_path / "out")
-    every = lines(tmp_path / "lines")
+    every = in_lines(place, tmp_path / "lines")
     told = [line for line in every if line["step"] is not None]
     # W&B's own process writes the last rows while, or soon after, the run is finished.
     deadline = time.monotonic() + DEADLINE_S
@@ -182,9 +184,8 @@ async def test_following_a_live_run_ends_with_it(tmp_path: Path, monkeypatch: py
 
 
 def test_the_archive_tells_the_same(place: Place, tmp_path: Path) -> None:
-    track_run(place, RUN, "jsonl", tmp_path / "log")
-    track_run(place, RUN, "jsonl", tmp_path / "archive", source="archive")
-    assert by_content(lines(tmp_path / "log")) == by_content(lines(tmp_path / "archive"))
+    kept = in_lines(place, tmp_path / "archive", source="archive")
+    assert by_content(in_lines(place, tmp_path / "log")) == by_content(kept)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.builders import made
 from tests.games.builders import ticking_clock
@@ -44,6 +44,7 @@ from unstable_stream.services.streams.processor import Processor
 from unstable_stream.services.streams.processors import RATINGS, REWARDS
 from unstable_stream.services.streams.service import run_processors
 
+EventT = TypeVar("EventT", bound=Event)
 ENVS = ("TicTacToe-v0-train", "ThreePlayerTicTacToe-v0-train")
 UPDATES = 3
 _PARTITIONS = {spec.name: spec.partitions for spec in topics_of_one_partition()}
@@ -69,15 +70,18 @@ def small_config(**sections: Any) -> RunConfig:
 
 @dataclass
 class _Guesser:
-    """Plays like a beginner that was sampled token by token."""
+    """Plays like a beginner that was sampled token by token; of a fixed opponent no tokens are recorded."""
 
     version: int
+    trained: bool = True
 
     async def move(self, turn: TurnContext) -> Move:
         rng = random.Random(turn.seed)
         action = (
             f"[{rng.randrange(9)}]" if turn.num_players == 2 else f"[{rng.randrange(5)} {rng.randrange(5)}]"
         )
+        if not self.trained:
+            return Move(action)
         tokens = tuple(rng.randrange(100) for _ in range(rng.randrange(1, 5)))
         return Move(
             action,
@@ -176,6 +180,12 @@ class _Processors:
         return outputs
 
 
+async def events_of(log: EventLog, run_id: str | None, kind: type[EventT]) -> list[EventT]:
+    """Return the events of a kind, of a run or of all."""
+    found = [event async for _, event in events_to_end(log, (kind.TOPIC,), run_id=run_id)]
+    return [event for event in found if isinstance(event, kind)]
+
+
 async def process_run(log: EventLog, run_id: str) -> None:
     """Let both processors do in their hosts what there is to do."""
     stop = asyncio.Event()
@@ -231,15 +241,8 @@ async def play(run_id: str, settings: RunConfig, index: int, version: int) -> li
         else Seat(seat=seat, model_uid=f"fixed-{seat % 2}", kind="scripted")
         for seat in range(env.num_players)
     ]
-    started = made(
-        GameStarted,
-        run_id=run_id,
-        occurred_at_ms=1000 * index,
-        game_index=index,
-        env_id=env.env_id,
-        seed=2 * index,
-        seats=tuple(seats),
-    )
+    number: dict[str, Any] = {"game_index": index, "seed": 2 * index, "occurred_at_ms": 1000 * index}
+    started = made(GameStarted, run_id=run_id, env_id=env.env_id, seats=tuple(seats), **number)
     played = await play_game(
         started,
         {seat.seat: _player(seat, env, version) for seat in seats},
@@ -251,29 +254,14 @@ async def play(run_id: str, settings: RunConfig, index: int, version: int) -> li
 
 
 def _player(seat: Seat, env: EnvConfig, version: int) -> Player:
-    if seat.kind == "checkpoint":
-        return _Guesser(version)
-    return _Silent(_Guesser(version) if env.num_players > 2 else scripted_player("random-legal", env.env_id))
-
-
-@dataclass
-class _Silent:
-    """A fixed opponent records no tokens."""
-
-    player: Player
-
-    async def move(self, turn: TurnContext) -> Move:
-        return Move((await self.player.move(turn)).action)
+    if seat.kind == "checkpoint" or env.num_players > 2:
+        return _Guesser(version, trained=seat.kind == "checkpoint")
+    return scripted_player("random-legal", env.env_id)
 
 
 def _checkpoint(run_id: str, iteration: int) -> Checkpoint:
-    return made(
-        Checkpoint,
-        run_id=run_id,
-        occurred_at_ms=iteration,
-        iteration=iteration,
-        parent_uid=checkpoint_uid(iteration - 1) if iteration else None,
-    )
+    parent = checkpoint_uid(iteration - 1) if iteration else None
+    return made(Checkpoint, run_id=run_id, occurred_at_ms=iteration, iteration=iteration, parent_uid=parent)
 
 
 @dataclass
@@ -295,9 +283,8 @@ class _Learner:
             max_staleness=settings.buffer.max_staleness,
             overflow_draws=settings.buffer.overflow_draws,
         )
-        async for _, event in events_to_end(log, (LearnerUpdate.TOPIC,), run_id=run_id):
-            if isinstance(event, LearnerUpdate):
-                buffer.apply(event)
+        for event in await events_of(log, run_id, LearnerUpdate):
+            buffer.apply(event)
         return cls(run_id, settings, await log.consumer([Step.TOPIC]), buffer)
 
     async def update(self, number: int, reads: int) -> LearnerUpdate:
@@ -317,15 +304,14 @@ class _Learner:
         transform = build_sampling(list(self.settings.rewards.sampling))
         decision = decide_update(self.buffer, learner.batch_size, number, transform, admit)
         metrics = ("staleness_mean", "staleness_max", "reward_mean", "buffer_size")
+        drawn = {"step_ids": decision.trained_ids, "dropped": decision.dropped, "positions": positions}
         return made(
             LearnerUpdate,
             run_id=self.run_id,
             occurred_at_ms=number,
             update=number,
-            step_ids=decision.trained_ids,
-            dropped=decision.dropped,
             loss=0.5,
             metrics={"loss": 0.5} | {name: decision.metrics[name] for name in metrics},
             model_uid=checkpoint_uid(number),
-            positions=positions,
+            **drawn,
         )

@@ -4,6 +4,7 @@ import dataclasses
 import random
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -75,18 +76,10 @@ def started(index: int) -> GameStarted:
 
 
 def finished(game: GameStarted) -> list[Event]:
-    turns = tuple(
-        made(Turn, turn_index=index, game_turn=2 * index, policy_version=0) for index in range(TURNS)
-    )
-    trajectory = made(
-        Trajectory,
-        game,
-        trained=True,
-        trained_seats=(0,),
-        turns=turns,
-        rewards={0: 1.0, 1: -1.0},
-        reason="win",
-    )
+    played = ({"turn_index": index, "game_turn": 2 * index} for index in range(TURNS))
+    turns = tuple(made(Turn, policy_version=0, **numbers) for numbers in played)
+    won: dict[str, Any] = {"rewards": {0: 1.0, 1: -1.0}, "reason": "win"}
+    trajectory = made(Trajectory, game, trained=True, trained_seats=(0,), turns=turns, **won)
     steps: list[Event] = [
         made(Step, game, trajectory_id=trajectory.event_id, turn_index=index, num_turns=TURNS)
         for index in range(TURNS)
@@ -97,15 +90,9 @@ def finished(game: GameStarted) -> list[Event]:
 
 
 def update(number: int, trained: list[str], stale: Sequence[str] = ()) -> LearnerUpdate:
-    dropped = tuple(DroppedStep(name, "stale") for name in stale)
-    return made(
-        LearnerUpdate,
-        occurred_at_ms=number,
-        update=number,
-        step_ids=tuple(trained),
-        dropped=dropped,
-        model_uid=checkpoint_uid(number),
-    )
+    steps = {"step_ids": tuple(trained), "dropped": tuple(DroppedStep(name, "stale") for name in stale)}
+    uid = checkpoint_uid(number)
+    return made(LearnerUpdate, occurred_at_ms=number, update=number, model_uid=uid, **steps)
 
 
 def audit(events: Iterable[Event], *, steps_kept: bool = True) -> AuditReport:

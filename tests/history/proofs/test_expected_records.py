@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unstable_stream.events.id_sets import IdTable, digest
+from unstable_stream.events.id_sets import digest
 from unstable_stream.history.proofs.expected_records import DerivedCheck, Expected
 from unstable_stream.history.proofs.ledger import RecordIndex
 from unstable_stream.history.proofs.reports import Check, differing_fields
@@ -103,19 +103,6 @@ async def test_a_second_record_of_an_event_may_differ_only_where_games_are_playe
     assert check.differing == 1
     assert check.first[0].what == "the same event is at made[0]@0 with other content"
     assert (await finished(log, *everything, replayed=True)).differing == 0
-
-
-def test_ids_are_found_under_the_number_they_were_first_added_with() -> None:
-    table = IdTable()
-    for name in ("b", "a", "b", "c"):
-        table.add(name)
-    table.seal()
-    assert table.find(["a", "b", "c", "d"]) == [1, 0, 3, -1]
-    assert list(table.repeated()) == [(2, 0)]
-    empty = IdTable()
-    empty.seal()
-    assert empty.find(["a"]) == [-1]
-    assert table.find([]) == []
 
 
 def test_fields_that_differ_are_named_with_both_values() -> None:

@@ -13,7 +13,7 @@ from tests.history.proofs.recorded_run import copy_log, nth
 from tests.services.workers.test_learner_service import RUN, UPDATES, config, new_log, published, service
 from tests.services.workers.test_recorded_updates import begin, changed
 from unstable_stream.events import LearnerUpdate, Step
-from unstable_stream.history.proofs.evidence import Evidence
+from unstable_stream.history.proofs.ledger import Evidence
 from unstable_stream.history.proofs.repeat_training import TrainingRepeated, choose_stretches, repeat_training
 from unstable_stream.log.port import StoredRecord
 from unstable_stream.runs.config import RunConfig

@@ -16,7 +16,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.builders import made
-from tests.history.proofs.recorded_run import copy_log, nth, play, process_run, record_run, small_config
+from tests.history.proofs.recorded_run import (
+    copy_log,
+    events_of,
+    nth,
+    play,
+    process_run,
+    record_run,
+    small_config,
+)
 from unstable_stream.errors import RunError
 from unstable_stream.events import (
     Action,
@@ -38,7 +46,6 @@ from unstable_stream.history.proofs.reports import Check, VerifyReport
 from unstable_stream.history.proofs.verify import audit_run, verify_run
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, Positions, StoredRecord
-from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import event_from_record, record_from_event
 from unstable_stream.runs.history import read_history
 from unstable_stream.services.streams.snapshots import FoldState, SnapshotPace, pack, run_name
@@ -79,24 +86,21 @@ async def log(recorded: Path, tmp_path: Path) -> AsyncIterator[LocalLog]:
 
 
 @pytest.fixture
-def verify(recorded: Path, tmp_path: Path) -> Verify:
-    """Verifies a copy of that log with other values."""
-
-    async def changed(change: Callable[[StoredRecord], bytes], **options: Any) -> VerifyReport:
-        async with (
-            LocalLog.open(recorded) as source,
-            LocalLog.open(tmp_path / "changed.sqlite", synchronous="NORMAL") as copy,
-        ):
-            await copy_log(source, copy, change)
-            return await verify_run(copy, RUN, **options)
-
-    return changed
-
-
-@pytest.fixture
 async def empty(tmp_path: Path) -> AsyncIterator[LocalLog]:
     async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as opened:
         yield opened
+
+
+@pytest.fixture
+def verify(recorded: Path, empty: LocalLog) -> Verify:
+    """Verifies a copy of the recorded log with other values, made in the empty one."""
+
+    async def changed(change: Callable[[StoredRecord], bytes], **options: Any) -> VerifyReport:
+        async with LocalLog.open(recorded) as source:
+            await copy_log(source, empty, change)
+        return await verify_run(empty, RUN, **options)
+
+    return changed
 
 
 def by_name(report: VerifyReport) -> dict[str, Check]:
@@ -114,10 +118,7 @@ def assert_verified(report: VerifyReport) -> dict[str, Check]:
 
 async def test_a_truthful_run_verifies(log: LocalLog) -> None:
     checks = assert_verified(await verify_run(log, RUN))
-    counts = {
-        kind: len([event async for event in events_to_end(log, (kind.TOPIC,), run_id=RUN)])
-        for kind in (Trajectory, Rating, Step)
-    }
+    counts = {kind: len(await events_of(log, RUN, kind)) for kind in (Trajectory, Rating, Step)}
     assert checks["games"].compared == checks["game starts"].compared == 45
     assert checks["trajectories"].compared == counts[Trajectory] > 30
     assert checks["ratings"].compared == counts[Rating] > 100
@@ -128,8 +129,8 @@ async def test_a_truthful_run_verifies(log: LocalLog) -> None:
     assert used.compared > 3 * 20, "drops are counted too"
     assert used.compared + used.pending == steps.compared
     assert not any(check.pending for check in checks.values() if check.name != "steps used")
-    updates = [event async for _, event in events_to_end(log, (LearnerUpdate.TOPIC,), run_id=RUN)]
-    reasons = {drop.reason for event in updates if isinstance(event, LearnerUpdate) for drop in event.dropped}
+    updates = await events_of(log, RUN, LearnerUpdate)
+    reasons = {drop.reason for update in updates for drop in update.dropped}
     assert reasons == {"overflow", "stale", "truncated"}, "drops of every kind are among what was verified"
 
 
@@ -312,9 +313,9 @@ async def test_a_changed_result_shows_in_all_that_follows_from_it(verify: Verify
     assert len(by_name(report)["ratings"].first) == 10, "only the first are shown"
 
 
-async def test_a_record_that_is_gone_and_one_that_came_from_nowhere(recorded: Path, empty: LocalLog) -> None:
-    async with LocalLog.open(recorded) as source:
-        await copy_log(source, empty, lambda r: b"{}" if str(r) == "ratings[1]@3" else r.value)
+async def test_a_record_that_is_gone_and_one_that_came_from_nowhere(verify: Verify, empty: LocalLog) -> None:
+    gone = await verify(lambda r: b"{}" if str(r) == "ratings[1]@3" else r.value, games=False)
+    assert differing(gone) == {"ratings": 1}
     stranger = made(Rating, event_id="stranger", run_id=RUN, env_id="*", model_uid="fixed-0", game_id="g")
     await empty.append([record_from_event(stranger)])
     report = await verify_run(empty, RUN, games=False)
@@ -339,7 +340,7 @@ async def test_other_settings_make_other_steps_and_draws(verify: Verify) -> None
     assert 0 < found["steps"] < by_name(report)["steps"].compared, "only turns with an invalid move"
 
 
-async def test_checkpoint_files(recorded: Path, empty: LocalLog, tmp_path: Path) -> None:
+async def test_checkpoint_files(verify: Verify, empty: LocalLog, tmp_path: Path) -> None:
     files = {"good": "model.safetensors", "bad": "adapter_model.safetensors"}
     for name, file in files.items():
         (tmp_path / name).mkdir()
@@ -355,9 +356,7 @@ async def test_checkpoint_files(recorded: Path, empty: LocalLog, tmp_path: Path)
         parameters = "all" if place == "good" else "lora"
         return encode_event(replace(event, path=str(tmp_path / place), sha256=digest, parameters=parameters))
 
-    async with LocalLog.open(recorded) as source:
-        await copy_log(source, empty, with_files)
-    check = by_name(await verify_run(empty, RUN, games=False))["checkpoint files"]
+    check = by_name(await verify(with_files, games=False))["checkpoint files"]
     assert (check.compared, check.differing, check.gone) == (2, 1, 1)
     assert "bad/adapter_model.safetensors is another file" in check.first[0].what
     kinds = [line.split(":")[0] for line in (await audit_run(empty, RUN)).problems]
@@ -410,8 +409,7 @@ async def test_steps_past_their_retention_are_gone_not_wrong(empty: LocalLog) ->
 async def test_a_learner_that_was_restarted_draws_what_can_be_drawn_again(empty: LocalLog) -> None:
     settings_ = small_config(buffer={"max_staleness": None})
     await record_run(empty, RUN, settings_, hosted=False, reads=(500, 500, 5), restart_after=2, games=20)
-    updates = [event_from_record(r) for r in await (await empty.consumer(["learner-updates"])).poll()]
-    second, third = (e.positions for e in updates[1:] if isinstance(e, LearnerUpdate))
+    _, second, third = (update.positions for update in await events_of(empty, RUN, LearnerUpdate))
     assert sum(third.values()) < sum(second.values()), "the new learner drew before it had read all again"
     assert_verified(await verify_run(empty, RUN, games=False))
 
@@ -423,54 +421,38 @@ async def test_a_fork_counts_its_updates_on_from_its_parents(empty: LocalLog) ->
 
 
 @pytest.mark.slow
-async def test_several_processes_find_the_same(recorded: Path, empty: LocalLog) -> None:
-    def other_text(event: GameOutcome) -> GameOutcome:
-        return replace(event, reason_text="because")
-
-    async with LocalLog.open(recorded) as source:
-        await copy_log(source, empty, nth(30, GameOutcome, other_text))
-    alone = await verify_run(empty, RUN)
+async def test_several_processes_find_the_same(verify: Verify, empty: LocalLog) -> None:
+    alone = await verify(nth(30, GameOutcome, lambda event: replace(event, reason_text="because")))
     together = await verify_run(empty, RUN, jobs=2)
     assert differing(alone) == {"games": 1}
     assert together.to_json() == alone.to_json()
 
 
+def _chosen(**values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(values)
+
+
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    strategy=st.sampled_from(["random", "fifo", "prioritised", "prioritised(exponent=2.0)"]),
-    staleness=st.none() | st.integers(0, 2),
-    size=st.integers(40, 60),  # at least the steps that may be pending, twice a batch
-    batch=st.integers(1, 20),
-    seed=st.integers(0, 1000),
-    truncated=st.sampled_from(["train", "mask", "drop"]),
-    filtering=st.booleans(),
+    sections=_chosen(
+        seed=st.integers(0, 1000),
+        buffer=_chosen(
+            strategy=st.sampled_from(["random", "fifo", "prioritised", "prioritised(exponent=2.0)"]),
+            max_staleness=st.none() | st.integers(0, 2),
+            max_buffer_size=st.integers(40, 60),  # at least the steps that may be pending, twice a batch
+        ),
+        learner=_chosen(batch_size=st.integers(1, 20), mini_batch_size=st.just(1)),
+        algorithm=_chosen(truncated_turns=st.sampled_from(["train", "mask", "drop"])),
+        collector=_chosen(filter_opponent_invalid=st.booleans(), invalid_moves_allowed=st.integers(0, 3)),
+        rewards=_chosen(step_texts=st.booleans()),
+    ),
     reads=st.lists(st.sampled_from([5, 25, 500]), min_size=1, max_size=3),
     restart=st.integers(0, 2),
-    allowed=st.integers(0, 3),
-    step_texts=st.booleans(),
 )
 def test_any_run_verifies(
-    tmp_path_factory: pytest.TempPathFactory,
-    strategy: str,
-    staleness: int | None,
-    size: int,
-    batch: int,
-    seed: int,
-    truncated: str,
-    filtering: bool,
-    reads: list[int],
-    restart: int,
-    allowed: int,
-    step_texts: bool,
+    tmp_path_factory: pytest.TempPathFactory, sections: dict[str, Any], reads: list[int], restart: int
 ) -> None:
-    config = small_config(
-        seed=seed,
-        buffer={"strategy": strategy, "max_staleness": staleness, "max_buffer_size": size},
-        learner={"batch_size": batch, "mini_batch_size": 1},
-        algorithm={"truncated_turns": truncated},
-        collector={"filter_opponent_invalid": filtering, "invalid_moves_allowed": allowed},
-        rewards={"step_texts": step_texts},
-    )
+    config = small_config(**sections)
 
     async def check() -> VerifyReport:
         path = tmp_path_factory.mktemp("any") / "log.sqlite"
@@ -487,8 +469,7 @@ async def test_on_any_log(any_log: EventLog) -> None:
     checks = assert_verified(await verify_run(any_log, run_id))
     assert checks["steps"].compared > 20
     assert checks["updates"].compared == 1
-    first = await anext(step async for _, step in events_to_end(any_log, (Step.TOPIC,), run_id=run_id))
-    assert isinstance(first, Step)
+    first = (await events_of(any_log, run_id, Step))[0]
     await any_log.append([record_from_event(replace(first, final_reward=7.0))])
     changed = await verify_run(any_log, run_id, games=False)
     assert differing(changed) == {"steps": 1}

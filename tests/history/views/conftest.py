@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.archive.history import made_up_run, stored
+from tests.archive.history import made_up_run
 from tests.builders import made
-from unstable_stream.archive import ArchiveWriter
+from tests.places import archived
 from unstable_stream.events import (
     CollapseWarning,
     Event,
@@ -16,9 +16,9 @@ from unstable_stream.events import (
     PartChanged,
     RecordRejected,
     Trajectory,
-    event_id,
     game_id,
 )
+from unstable_stream.history.views.report.reading import RunFacts, read_run
 
 ATTACK = (
     "</script></pre><img src=x onerror=\"document.title='hacked'\"><script>document.title='hacked'</script>"
@@ -45,27 +45,19 @@ def _with_attack(event: Event) -> Event:
 
 @pytest.fixture(scope="session")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("report") / "archive.duckdb"
     events = [_with_attack(event) for event in made_up_run()]
     of_run: dict[str, Any] = {"run_id": "run-a", "occurred_at_ms": 1_700_000_000_000}
     reason = "EventDecodeError: malformed <b>JSON</b>"
     rejected = made(RecordRejected, partition=1, offset=5, reason=reason, **of_run)
-    warning = CollapseWarning(
-        event_id=event_id("run-a", "collapse-warning", "5", "legal_fraction"),
-        update=5,
-        began=3,
-        fork_at=2,
-        rule="illegal",
-        signal="legal_fraction",
-        value=0.6,
-        reference=0.97,
-        text="60% of the answers are legal moves, down from 97%",
-        **of_run,
-    )
-    lost = PartChanged(
-        event_id="lost", part="rollout-1", change="lost", host="gpu-3", reason="preempted", **of_run
-    )
+    signal = {"rule": "illegal", "signal": "legal_fraction", "value": 0.6, "reference": 0.97}
+    says = {"text": "60% of the answers are legal moves, down from 97%", **signal}
+    warning = made(CollapseWarning, event_id="collapse", update=5, began=3, fork_at=2, **says, **of_run)
+    part = {"part": "rollout-1", "change": "lost", "host": "gpu-3", "reason": "preempted"}
+    lost = made(PartChanged, event_id="lost", **part, **of_run)
     unfinished = made_up_run("run-b", updates=2, finished=False)
-    with ArchiveWriter(path) as writer:
-        writer.write(stored([*events, rejected, warning, lost, *unfinished]))
-    return path
+    return archived(tmp_path_factory.mktemp("report"), [*events, rejected, warning, lost, *unfinished])
+
+
+@pytest.fixture(scope="session")
+def facts(archive: Path) -> RunFacts:
+    return read_run(archive, "run-a", "A")

@@ -13,11 +13,6 @@ from unstable_stream.history.views.report.reading import RunFacts, read_run
 from unstable_stream.history.views.report.sections import MOST_MODELS, build_sections
 
 
-@pytest.fixture(scope="module")
-def facts(archive: Path) -> RunFacts:
-    return read_run(archive, "run-a", "A")
-
-
 def _charts(*runs: RunFacts) -> dict[str, Chart]:
     charts = [chart for section in build_sections(runs) for chart in section.charts]
     assert len({chart.key for chart in charts}) == len(charts)

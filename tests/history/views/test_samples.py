@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.archive.history import made_up_run, stored
-from unstable_stream.archive import ArchiveWriter, query
+from tests.archive.history import made_up_run
+from tests.places import archived
+from unstable_stream.archive import query
 from unstable_stream.history.views.report.samples import pick_samples
 
 _EVALUATED = """
@@ -16,10 +17,7 @@ _EVALUATED = """
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    path = tmp_path / "archive.duckdb"
-    with ArchiveWriter(path) as writer:
-        writer.write(stored(made_up_run(updates=12)))
-    return path
+    return archived(tmp_path, made_up_run(updates=12))
 
 
 def _by_reason(archive: Path, limit: int = 5) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Prompts and actions checked by hand on what TextArena prints."""
 
 import pytest
-import textarena as ta
 
+from tests.games.builders import observations
 from unstable_stream.errors import GameError
 from unstable_stream.games.board_templates import (
     BOARD_TEMPLATES,
@@ -12,19 +12,8 @@ from unstable_stream.games.board_templates import (
 from unstable_stream.games.templates import extract_cell
 
 
-def observations(env_id: str, actions: list[str]) -> list[tuple[int, str]]:
-    """Return (seat, observation) before each of the actions and after the last."""
-    env = ta.make(env_id)
-    env.reset(num_players=2, seed=7)
-    seen = [env.get_observation()]
-    for action in actions:
-        env.step(action)
-        seen.append(env.get_observation())
-    return seen
-
-
 def test_simpletak_shows_both_seats_their_symbol_and_the_board() -> None:
-    (_, first), (seat, second), (_, third) = observations("SimpleTak-v0-train", ["[5]", "[12]"])
+    (_, first), (seat, second), (_, third) = observations("SimpleTak-v0-train", "[5]", "[12]")
     assert format_simpletak_board(first) == "SimpleTak O\n0 1 2 3\n4 5 6 7\n8 9 10 11\n12 13 14 15\nmove:"
     assert seat == 1
     assert format_simpletak_board(second) == "SimpleTak X\n0 1 2 3\n4 O 6 7\n8 9 10 11\n12 13 14 15\nmove:"
@@ -32,7 +21,7 @@ def test_simpletak_shows_both_seats_their_symbol_and_the_board() -> None:
 
 
 def test_tictactoe_shows_both_seats_their_symbol_and_the_board() -> None:
-    (_, first), (seat, second), (_, third) = observations("TicTacToe-v0-train", ["[4]", "[0]"])
+    (_, first), (seat, second), (_, third) = observations("TicTacToe-v0-train", "[4]", "[0]")
     assert format_tictactoe_board(first) == "TicTacToe O\n0 1 2\n3 4 5\n6 7 8\nmove:"
     assert seat == 1
     assert format_tictactoe_board(second) == "TicTacToe X\n0 1 2\n3 O 5\n6 7 8\nmove:"
@@ -40,7 +29,7 @@ def test_tictactoe_shows_both_seats_their_symbol_and_the_board() -> None:
 
 
 def test_the_last_board_is_the_present_one() -> None:
-    (_, first), (_, second) = observations("SimpleTak-v0-train", ["[5]"])
+    (_, first), (_, second) = observations("SimpleTak-v0-train", "[5]")
     boards = first + "\n" + second[second.index("Current Board:") :]
     assert format_simpletak_board(boards).split("\n")[1:3] == ["0 1 2 3", "4 O 6 7"]
 
@@ -51,13 +40,13 @@ def test_the_last_board_is_the_present_one() -> None:
 )
 def test_another_games_observation_is_refused(template: str, env_id: str) -> None:
     to_prompt = BOARD_TEMPLATES[template]
-    [(_, observation)] = observations(env_id, [])
+    [(_, observation)] = observations(env_id)
     with pytest.raises(GameError, match="use this template only for"):
         to_prompt(observation)
 
 
 def test_a_larger_board_is_refused() -> None:
-    [(_, observation)] = observations("SimpleTak-v0-medium-train", [])
+    [(_, observation)] = observations("SimpleTak-v0-medium-train")
     with pytest.raises(GameError, match="no 4x4 SimpleTak board"):
         format_simpletak_board(observation)
 

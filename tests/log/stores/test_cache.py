@@ -42,14 +42,6 @@ def use(cache: HostCache, address: str, size: int, fetched: list[Path]) -> Path:
         return directory
 
 
-def test_what_was_fetched_is_fetched_once(tmp_path: Path) -> None:
-    cache, fetched = HostCache(tmp_path, max_bytes=1000), list[Path]()
-    first = use(cache, "s3://b/1", 10, fetched)
-    assert use(HostCache(tmp_path, max_bytes=1000), "s3://b/1", 10, fetched) == first
-    assert use(cache, "s3://b/2", 10, fetched) != first
-    assert len(fetched) == 2
-
-
 def test_the_longest_unused_goes_first_and_the_rest_is_within_the_bound(tmp_path: Path) -> None:
     cache, fetched = HostCache(tmp_path, max_bytes=250), list[Path]()
     one, two = (use(cache, f"s3://b/{name}", 100, fetched) for name in (1, 2))

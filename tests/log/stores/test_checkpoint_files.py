@@ -46,10 +46,7 @@ def stored(tmp_path: Path) -> tuple[str, str]:
 
 
 def refused(cache: HostCache, address: str, sha256: str | None = None, *, match: str) -> None:
-    with (
-        pytest.raises(CheckpointError, match=match),
-        opened_checkpoint(address, sha256, cache=cache),
-    ):
+    with pytest.raises(CheckpointError, match=match), opened_checkpoint(address, sha256, cache=cache):
         raise AssertionError("it was given")
 
 

@@ -9,15 +9,17 @@ from typing import Any, TypeAlias
 import pytest
 import ray
 
+from tests.builders import made
 from tests.services.workers.test_game_schedule import config
 from unstable_stream.events import EnginesWanted
 from unstable_stream.runs.context import RunContext
 from unstable_stream.runs.data_dir import DataDir
+from unstable_stream.runs.engine_sections import EngineRange
 from unstable_stream.runs.placement import Machine, Placement, Share
 from unstable_stream.services.launch.ray import engine_pool
 from unstable_stream.services.launch.ray.cluster import Cluster, Whereabouts
 from unstable_stream.services.launch.ray.engine import EngineHealth
-from unstable_stream.services.launch.ray.engine_pool import EnginePool, RayEngine
+from unstable_stream.services.launch.ray.engine_pool import EnginePool, RayEngine, WantedEngines
 from unstable_stream.services.launch.ray.part_output import PartDiedError
 
 
@@ -133,7 +135,7 @@ async def test_one_that_has_something_to_answer_is_not_ended(begun: Begin) -> No
     await step(pool, machines("first"))
     pool.actor(1).running = 3
     await step(pool, machines("first"))
-    pool._wanted.apply([EnginesWanted(event_id="e", run_id="run-a", occurred_at_ms=0, engines=1)], "run-a")
+    pool._wanted.apply([made(EnginesWanted, run_id="run-a", engines=1)], "run-a")
     assert await step(pool, machines("first")) == []
     assert list(pool.actors) == [0], "it is asked nothing more"
     pool.actor(1).running = 0
@@ -186,3 +188,35 @@ async def test_the_last_one_takes_the_collector_with_it(begun: Begin) -> None:
     pool.actor(0).error = ray.exceptions.RayActorError()
     with pytest.raises(PartDiedError, match="engine 0 died"):
         await step(pool, machines("first"), times=3)
+
+
+# -- how many there shall be --------------------------------------------------------------------------------
+
+RANGE = EngineRange(min=2, max=8)
+
+
+def wanted(configured: int | EngineRange, *by_person: int | None) -> WantedEngines:
+    fold = WantedEngines(configured)
+    asked = [("run-a", engines) for engines in by_person] + [("run-b", 99)]
+    fold.apply([made(EnginesWanted, run_id=run, engines=engines) for run, engines in asked], "run-a")
+    return fold
+
+
+@pytest.mark.parametrize(
+    ("configured", "by_person", "room", "count", "why"),
+    [
+        (3, (), 1, 3, "collector.num_actors is 3"),
+        (RANGE, (), 0, 2, "the cluster has room, up to 8"),
+        (RANGE, (), 5, 5, "the cluster has room, up to 8"),
+        (RANGE, (), 20, 8, "the cluster has room, up to 8"),
+        (RANGE, (1,), 5, 1, "a person wants 1"),
+        (RANGE, (12,), 5, 12, "a person wants 12"),
+        (3, (12, 4), 1, 4, "a person wants 4"),
+        (RANGE, (12, None), 5, 5, "the cluster has room, up to 8"),
+    ],
+)
+def test_the_last_word_of_a_person_counts_else_the_room(
+    configured: int | EngineRange, by_person: tuple[int | None, ...], room: int, count: int, why: str
+) -> None:
+    found = wanted(configured, *by_person)
+    assert (found.count(room), found.why()) == (count, why)

@@ -1,13 +1,11 @@
 """What Ray actors print lands in the run's logs, and the death of one is explained from there."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.processes import python
 from unstable_stream.errors import ServiceError
 from unstable_stream.services.launch.ray.part_output import PartDiedError, explain
 from unstable_stream.services.launch.service_output import Output, write_death
@@ -65,14 +63,7 @@ stop_local()
 @pytest.mark.timeout(300)
 def test_what_an_actor_and_its_child_print_is_in_the_logs_and_explains_its_death(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, str(logs)],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-        env=dict(os.environ),
-    )
+    done = python(_PROGRAM, logs)
     assert done.returncode == 0, done.stderr
     told = json.loads((logs / "told.json").read_text())
     fail, crash, killed, start = (told[name] for name in ("fail", "crash", "be_killed", "__init__"))

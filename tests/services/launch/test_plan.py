@@ -16,7 +16,7 @@ from unstable_stream.inference.tiny_player import tiny_player_path
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.placement import Machine
 from unstable_stream.services.launch.memory import GIB, Need
-from unstable_stream.services.launch.plan import RunPlan, plan_run, plan_shape
+from unstable_stream.services.launch.plan import plan_run, plan_shape
 from unstable_stream.services.launch.preflight import check_config
 
 # Qwen3-0.6B.
@@ -32,6 +32,8 @@ SMALL = ModelShape(
     vocabulary=151_936,
     max_positions=40_960,
 )
+LARGE = replace(SMALL, parameters=8_190_735_360, stored_bytes=2 * 8_190_735_360, layers=36)
+"""About Qwen3-8B."""
 CPU = Machine(memory_bytes=64 * GIB)
 
 
@@ -59,13 +61,9 @@ def two_gpus(engines: float, learners: float) -> list[Machine]:
     return [gpu(learners), gpu(engines)]
 
 
-def need(plan: RunPlan, process: str) -> Need:
-    return next(each for each in plan.needs if each.process == process)
-
-
 def needed(process: str, settings: RunConfig, shape: ModelShape = SMALL) -> Need:
     """What a process of a run on a CPU is foretold to need."""
-    return need(plan_shape(settings, shape, [CPU]), process)
+    return next(each for each in plan_shape(settings, shape, [CPU]).needs if each.process == process)
 
 
 def learner(**settings: Any) -> Need:
@@ -105,36 +103,37 @@ def test_every_process_of_a_run_is_in_the_plan() -> None:
     assert [each.process for each in inline.needs] == ["learner", "engine 0"]
 
 
-def test_the_learners_memory_follows_its_settings() -> None:
-    plain = learner()
-    assert plain.parts["weights"] == 4 * SMALL.parameters
+def test_the_learner_holds_its_weights_and_of_what_it_trains_gradient_and_moments() -> None:
+    plain, every = learner(), learner(parameters="all")
+    assert plain.parts["weights"] == every.parts["weights"] == 4 * SMALL.parameters
     # Rank 16 on seven projections of 28 layers: 10.1 million numbers with gradient and two moments.
     assert plain.parts["adapter and optimizer"] == 16 * 16 * 28 * (
         (1024 + 2048) + 2 * (1024 + 1024) + (2048 + 1024) + 3 * (1024 + 3072)
     )
-    recomputed = learner(activation_checkpointing=True).parts["activations"]
-    assert recomputed == pytest.approx(plain.parts["activations"] * 0.45)
-    assert learner(gradient_checkpointing=True) == learner(activation_checkpointing=True)
-    few = learner(max_train_len=256, mini_batch_size=2).parts["activations"]
-    assert plain.parts["activations"] == pytest.approx(2 * few), "1024 tokens of a micro-batch on a CPU"
-    assert learner(max_train_len=128, mini_batch_size=2).parts["activations"] == pytest.approx(few / 2)
-    for tokens, expected in ((512, 512), (2, 128)):
-        bounded = learner(max_train_len=128, mini_batch_tokens=tokens).parts["activations"]
-        assert bounded == pytest.approx(plain.parts["activations"] * expected / 1024), "at least one row"
+    assert every.parts["gradients and optimizer"] == 12 * SMALL.parameters
     assert learner(dtype="bfloat16").parts["weights"] == 2 * SMALL.parameters
-
-
-def test_a_learner_of_all_parameters_keeps_gradients_and_moments_of_each() -> None:
-    """Weights, gradients and two moments, all float32; an adapter's are a hundredth."""
-    parts = learner(parameters="all").parts
-    assert parts["weights"] == 4 * SMALL.parameters
-    assert parts["gradients and optimizer"] == 12 * SMALL.parameters
     lower = learner(parameters="all", dtype="bfloat16")
     assert lower.parts["weights"] == 4 * SMALL.parameters, "sums of small steps need the digits"
     assert lower.at_start > 18 * SMALL.parameters, "autocast keeps a copy in bfloat16"
-    large = replace(SMALL, parameters=8_190_735_360, stored_bytes=2 * 8_190_735_360)
     with pytest.raises(ConfigError, match=r"the learner needs 13\d\.\d GiB .*learner\.parameters = \"lora\""):
-        plan_shape(config(learner={"parameters": "all"}), large, [gpu(80)])
+        plan_shape(config(learner={"parameters": "all"}), LARGE, [gpu(80)])
+
+
+@pytest.mark.parametrize(
+    ("settings", "share"),
+    [
+        ({}, 1),  # 1024 tokens of a micro-batch on a CPU
+        ({"activation_checkpointing": True}, 0.45),
+        ({"gradient_checkpointing": True}, 0.45),
+        ({"max_train_len": 256, "mini_batch_size": 2}, 1 / 2),
+        ({"max_train_len": 128, "mini_batch_size": 2}, 1 / 4),
+        ({"max_train_len": 128, "mini_batch_tokens": 512}, 1 / 2),
+        ({"max_train_len": 128, "mini_batch_tokens": 2}, 1 / 8),  # at least one row
+    ],
+)
+def test_activations_grow_with_the_tokens_of_a_micro_batch(settings: dict[str, Any], share: float) -> None:
+    found = learner(**settings).parts["activations"]
+    assert found == pytest.approx(share * learner().parts["activations"])
 
 
 def test_an_engine_holds_every_model_whole_if_all_parameters_are_trained() -> None:
@@ -150,11 +149,8 @@ def test_an_engine_holds_every_model_whole_if_all_parameters_are_trained() -> No
 
 
 def test_layers_without_an_adapter_keep_nothing_for_the_backward_pass() -> None:
-    for process, part in (
-        ("learner", "adapter and optimizer"),
-        ("learner", "activations"),
-        ("engine 0", "adapters"),
-    ):
+    parts = {"learner": ("adapter and optimizer", "activations"), "engine 0": ("adapters",)}
+    for process, part in [(process, part) for process, named in parts.items() for part in named]:
         every, last = (needed(process, config(**keys)) for keys in ({}, {"lora": {"last_layers": 7}}))
         assert last.parts[part] == pytest.approx(every.parts[part] / 4), (process, part)
 
@@ -174,7 +170,8 @@ def test_on_a_gpu_the_cache_is_half_of_what_is_left_and_stands_twice_while_it_gr
     def cache(gib: float) -> tuple[int, float]:
         plan = plan_shape(config(), SMALL, two_gpus(gib, 80))
         fraction = plan.placement.engines[0].memory_fraction or 1.0
-        return need(plan, "engine 0").parts["key-value cache"], fraction * gib * GIB
+        (engine,) = (need for need in plan.needs if need.process == "engine 0")
+        return engine.parts["key-value cache"], fraction * gib * GIB
 
     rows = config().collector.num_workers + config().collector.num_eval_workers
     wanted = rows * 1024 * 2 * 28 * 8 * 128 * 2  # bfloat16
@@ -244,22 +241,14 @@ def test_what_does_not_fit_is_refused_with_the_setting_to_change() -> None:
         assert "\n" not in str(refused.value)
 
 
-LARGE = replace(SMALL, parameters=8_190_735_360, stored_bytes=2 * 8_190_735_360, layers=36)
-"""About Qwen3-8B."""
-
-
 def test_an_engine_that_cannot_hold_its_model_on_its_gpu_is_refused() -> None:
-    with pytest.raises(
-        ConfigError,
-        match=r"engine 0 needs 15\.8 GiB for the model alone and gets 9\.0 GiB .*engine\.num_gpus = 0",
-    ):
+    said = r"engine 0 needs 15\.8 GiB for the model alone and gets 9\.0 GiB .*engine\.num_gpus = 0"
+    with pytest.raises(ConfigError, match=said):
         plan_shape(config(), LARGE, [gpu(36)])
     on_cpu = {"type": "transformers", "max_model_len": 1024, "num_gpus": 0}
     assert plan_shape(config(engine=on_cpu), LARGE, [gpu(36)]).needs, "what the message says helps"
-    with pytest.raises(
-        ConfigError,
-        match=r"needs 16\.\d GiB .* 1024 tokens and gets 14\.\d GiB .*gpu_memory_utilization = 0\.9\d",
-    ) as refused:
+    said = r"needs 16\.\d GiB .* 1024 tokens and gets 14\.\d GiB .*gpu_memory_utilization = 0\.9\d"
+    with pytest.raises(ConfigError, match=said) as refused:
         plan_shape(vllm(), LARGE, two_gpus(17, 80))
     named = re.search(r"gpu_memory_utilization = ([\d.]+)", str(refused.value))
     assert named is not None

@@ -1,10 +1,7 @@
 """Machines that share no disk, and a model of Hugging Face's: each fetches it for itself."""
 
 import json
-import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,6 +9,7 @@ from threading import Thread
 
 import pytest
 
+from tests.processes import python
 from tests.services.launch.conftest import Clusters
 from tests.whole_run.processes import LaunchedRun
 from unstable_stream.events import LearnerUpdate, RunStarted
@@ -122,14 +120,7 @@ def test_each_machine_fetches_the_model_for_itself_and_one_that_does_not_answer_
         )
         node = cluster.add_node(num_cpus=1, env_vars=deaf)
         path = tmp_path / "nowhere" / "snapshots" / _COMMIT
-        asked = subprocess.run(
-            [sys.executable, "-c", _ASK, _MODEL, str(path), node.node_id],
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-            env={**os.environ, "HF_HOME": str(homes["launcher"])},
-        )
+        asked = python(_ASK, _MODEL, path, node.node_id, HF_HOME=str(homes["launcher"]))
         cluster.shutdown()  # while there is somebody who does not answer
     assert asked.returncode == 0, asked.stderr
     for home in homes.values():

@@ -35,20 +35,15 @@ def _config(**keys: object) -> RunConfig:
         ({"model": "bad"}, "another model at /models/one"),
         ({"code": ("template mine:prompt abd",)}, "other code than here of mine:prompt"),
         ({"code": None, "errors": ("no module mine",)}, "no module mine"),
-        ({"vllm": False}, None),
+        ({"vllm": False}, "vLLM is not installed there"),
     ],
 )
 def test_a_machine_is_told_what_it_lacks(there: dict[str, object], said: str | None) -> None:
-    found = lacking(_config(), "/models/one", _HERE, msgspec.structs.replace(_HERE, **there))
+    config, other = _config(engine={"type": "vllm"}), msgspec.structs.replace(_HERE, **there)
+    found = lacking(config, "/models/one", _HERE, other)
     assert len(found) == (said is not None), found
     assert said is None or said in found[0]
-
-
-def test_vllm_is_asked_for_where_it_is_wanted() -> None:
-    config = _config(engine={"type": "vllm"})
-    assert lacking(config, "m", _HERE, _HERE) == []
-    (found,) = lacking(config, "m", _HERE, msgspec.structs.replace(_HERE, vllm=False))
-    assert "vLLM is not installed there" in found
+    assert "vllm" not in there or lacking(_config(), "/models/one", _HERE, other) == [], "no engine wants it"
 
 
 def test_a_machine_looks_at_itself(tmp_path: Path) -> None:

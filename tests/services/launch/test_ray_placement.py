@@ -2,7 +2,7 @@
 
 import json
 import os
-import subprocess
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from ray.cluster_utils import Cluster
 
+from tests.processes import completed, python, send
 from tests.services.launch.conftest import Clusters
 from tests.whole_run.processes import LaunchedRun
-from unstable_stream.events import RunStarted
+from unstable_stream.events import LearnerUpdate, RunFinished, RunStarted
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 _BEGIN = """
 import json, os, sys
@@ -59,14 +60,7 @@ def one_gpu() -> Iterator[str]:
 
 
 def answer(address: str, *engines: float, script: str = _SERVICE) -> Any:
-    done = subprocess.run(
-        [sys.executable, "-c", _BEGIN + script, *map(str, engines)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "RAY_ADDRESS": address},
-    )
+    done = python(_BEGIN + script, *engines, RAY_ADDRESS=address)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -77,20 +71,10 @@ def test_learner_and_engines_compute_on_one_gpu(one_gpu: str) -> None:
     assert found["devices"][:3] == ["0", "0", "0"], "one reservation, one GPU"
 
 
-def planned_for(address: str) -> subprocess.CompletedProcess[str]:
-    command = Path(sys.executable).with_name("unstable-stream")
-    return subprocess.run(
-        [command, "plan", "examples/connectfour.toml"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, "RAY_ADDRESS": address},
-    )
-
-
 def test_a_plan_is_made_for_the_cluster_without_starting_anything(one_gpu: str) -> None:
-    plan = planned_for(one_gpu)
+    command = Path(sys.executable).with_name("unstable-stream")
+    environment = {**os.environ, "RAY_ADDRESS": one_gpu}
+    plan = completed(command, "plan", "examples/connectfour.toml", env=environment)
     assert plan.returncode == 0, plan.stderr
     places = {line.split()[0]: line for line in plan.stdout.splitlines()}
     assert "on GPU 0" in places["learner"]
@@ -164,3 +148,24 @@ async def test_a_run_is_refused_before_it_is_recorded_where_a_machine_lacks_some
     assert "machines of the Ray cluster lack what the run needs" in told
     assert "Ray counts 1 GPUs, and PyTorch can use 0" in told
     assert "resume" not in told, "there is nothing to resume"
+
+
+@pytest.mark.long
+async def test_a_run_begins_on_one_gpu_and_where_its_ray_head_dies_says_how_it_is_resumed(
+    ray_cluster: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNSTABLE_STREAM_PRETEND_GPUS", "1")
+    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "3")
+    cluster = ray_cluster({"num_gpus": 1, "num_cpus": 2})
+    settings = ("learner.iterations=1000", "evaluation.opponents=[]")
+    async with LaunchedRun.train(tmp_path, *settings) as run:
+        await run.until("an update", lambda seen: bool(seen.of(LearnerUpdate)))
+        assert "learner: on GPU 0, 45% of its memory, shared with engine 0" in run.stderr.read_text()
+        for name in ("gcs_server", "raylet"):
+            for started in cluster.head_node.all_processes[name]:
+                send(started.process.pid)  # the one may end with the other
+        assert await run.end() == 1, run.told()
+        said = run.stderr.read_text()
+        assert "Ray cluster" in said, said
+        assert re.search(r"resume it with: unstable-stream train --resume \S+ --data ", said), said
+        assert run.history.of(RunFinished)[-1].outcome == "failed"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import completed
+
 # As the launcher does: start Ray, and start a process of the run, which connects. Then it waits.
 LAUNCHER = """
 import json, subprocess, sys
@@ -49,13 +51,7 @@ def test_only_the_users_own_processes_can_use_the_ray_of_a_run(tmp_path: Path) -
         told = json.loads(launcher.stdout.readline())
         assert told["own"] == 0, told["said"]
         for guess in ({}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}):
-            tried = subprocess.run(
-                [sys.executable, "-c", USE, told["address"]],
-                capture_output=True,
-                text=True,
-                env=stranger | guess,
-                check=False,
-            )
+            tried = completed(sys.executable, "-c", USE, told["address"], env=stranger | guess)
             assert tried.returncode != 0
             assert "Authentication token is missing or incorrect" in tried.stderr
         launcher.stdin.close()

@@ -4,9 +4,9 @@ import os
 import secrets
 import socket
 import ssl
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from ray.util import get_node_ip_address
 
 from tests.conftest import free_ports
 from tests.infra.manifests import made_certificate
+from tests.processes import Service, until
 from tests.whole_run.processes import LaunchedRun
 from unstable_stream.events import LearnerUpdate
 
@@ -32,30 +33,20 @@ def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def cluster(certificate: None) -> Iterator[str]:
+async def cluster(certificate: None, tmp_path: Path) -> AsyncIterator[str]:
     """The address of two machines of Ray. They are processes, since Ray reads once whether it uses TLS."""
     port = free_ports(1)
     address = f"{get_node_ip_address()}:{port}"
     ray = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus=1"]
     head = [*ray, "--head", f"--port={port}", "--include-dashboard=false"]
-    started = []
-    try:
-        for command in (head, [*ray, f"--address={address}"]):
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-            started.append(process)
-            assert process.stdout is not None
-            printed = []
-            for line in process.stdout:
-                printed.append(line)
-                if "Ray runtime started." in line:
-                    break
-            else:
-                pytest.fail("".join(printed))
+    with ExitStack() as started:
+        machines = []
+        for name, command in (("head", head), ("worker", [*ray, f"--address={address}"])):
+            machines.append(started.enter_context(Service(tmp_path / f"{name}.txt", *command)))
+            await until(lambda: "Ray runtime started." in machines[-1].printed, machines[-1])
         yield address
-    finally:
-        for process in reversed(started):
-            process.terminate()
-            process.communicate(timeout=60)
+        for machine in reversed(machines):
+            await machine.end()
 
 
 @pytest.mark.long

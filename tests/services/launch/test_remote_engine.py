@@ -1,11 +1,12 @@
 """Requests over engines that come and go; Ray's actors are replaced by what answers as they do."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 
 import pytest
 import ray
 
+from tests.processes import until
 from unstable_stream.errors import EngineDiedError
 from unstable_stream.inference.engine import Completion, EngineStats, GenerationRequest
 from unstable_stream.services.launch.ray.engine import Answer, Exchange, RemoteEngine
@@ -47,8 +48,7 @@ async def test_what_a_lost_engine_was_asked_another_one_answers() -> None:
     first.may_answer.clear()
     engine = RemoteEngine({0: first, 1: second})
     answers = asyncio.ensure_future(ask(engine, 4))
-    while not first.asked:
-        await asyncio.sleep(0)
+    await until(lambda: first.asked > 0)
     first.lost = True
     first.may_answer.set()
     assert await answers == [2, 2, 2, 2]
@@ -57,12 +57,11 @@ async def test_what_a_lost_engine_was_asked_another_one_answers() -> None:
     assert engine.stats().running == 0
 
 
-async def test_an_engine_that_says_it_can_answer_no_more_is_lost_too() -> None:
+async def test_one_that_can_answer_no_more_is_lost_too_and_without_another_the_games_fail_with_its_name() -> (
+    None
+):
     dead, other = Actor(1, says_it_died=True), Actor(2)
     assert await ask(RemoteEngine({0: dead, 1: other}), 3) == [2, 2, 2]
-
-
-async def test_without_another_engine_the_games_fail_with_its_name() -> None:
     with pytest.raises(PartDiedError, match="engine 4 died: EngineDiedError: out of memory"):
         await ask(RemoteEngine({4: Actor(1, says_it_died=True)}), 1)
     alone = Actor(1)
@@ -83,8 +82,7 @@ async def test_new_engines_are_asked_and_those_that_leave_answer_what_they_were_
     leaving.may_answer.clear()
     engine = RemoteEngine({0: leaving})
     early = asyncio.ensure_future(ask(engine, 2))
-    while not leaving.asked:
-        await asyncio.sleep(0)
+    await until(lambda: leaving.asked > 0)
     engine.use({1: coming})
     assert await ask(engine, 3) == [2, 2, 2]
     leaving.may_answer.set()
@@ -97,8 +95,7 @@ async def test_the_engine_with_the_least_to_do_is_asked() -> None:
     busy.may_answer.clear()
     engine = RemoteEngine({0: busy, 1: idle})
     first = asyncio.ensure_future(ask(engine, 5))
-    while not busy.asked:
-        await asyncio.sleep(0)
+    await until(lambda: busy.asked > 0)
     assert await ask(engine, 1) == [2]
     engine.use({0: busy, 1: idle, 2: Actor(3)})
     assert (await ask(engine, 1))[0] in (2, 3), "that the first one is busy is not forgotten"
@@ -139,12 +136,6 @@ class Counted:
             return await self._exchange.call(caller, requests)
         finally:
             self.waiting -= 1
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0)
 
 
 async def test_one_call_brings_what_several_asked_for_and_a_long_completion_delays_none() -> None:
@@ -200,35 +191,21 @@ class Handle:
     __hash__ = None  # type: ignore[assignment]
 
 
-async def test_an_engine_of_which_a_handle_comes_again_still_answers_what_it_was_asked() -> None:
+@pytest.mark.parametrize("left", [False, True])
+async def test_an_engine_that_comes_again_still_answers_what_it_was_asked(left: bool) -> None:
+    """Not left: only another handle of it comes."""
     slow = Slow()
     actor = Counted(slow)
     engine = RemoteEngine({0: Handle(actor)})
     early = asyncio.ensure_future(engine.generate(GenerationRequest([1])))
     await until(lambda: 1 in slow.let)
-    engine.use({0: Handle(actor), 1: Actor(7)})
-    assert engine.stats().running == 1, "what it was asked is not forgotten"
+    engine.use({1: Actor(7)} if left else {0: Handle(actor), 1: Actor(7)})
+    assert left or engine.stats().running == 1, "what it was asked is not forgotten"
     assert await ask(engine, 1) == [7], "the other one has less to do"
     engine.use({0: Handle(actor)})
     late = asyncio.ensure_future(engine.generate(GenerationRequest([2])))
     await until(lambda: 2 in slow.let)
     slow.let[2].set_result(None)  # the earlier call brings it
-    assert (await asyncio.wait_for(late, 60)).token_ids == [2]
-    slow.let[1].set_result(None)
-    assert (await asyncio.wait_for(early, 60)).token_ids == [1]
-
-
-async def test_an_engine_that_left_and_came_back_answers_what_it_was_asked_before_and_since() -> None:
-    slow = Slow()
-    actor = Counted(slow)
-    engine = RemoteEngine({0: actor})
-    early = asyncio.ensure_future(engine.generate(GenerationRequest([1])))
-    await until(lambda: 1 in slow.let)
-    engine.use({1: Actor(7)})
-    engine.use({0: actor})
-    late = asyncio.ensure_future(engine.generate(GenerationRequest([2])))
-    await until(lambda: 2 in slow.let)
-    slow.let[2].set_result(None)
     assert (await asyncio.wait_for(late, 60)).token_ids == [2]
     slow.let[1].set_result(None)
     assert (await asyncio.wait_for(early, 60)).token_ids == [1]

@@ -2,13 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.processes import python
 from unstable_stream.errors import LearnerError, OffsetOutOfRangeError
 from unstable_stream.services.launch.service_output import Death, Output, write_death
 
@@ -25,14 +24,7 @@ raise ZeroDivisionError('by zero')
 
 
 def output(form: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, "UNSTABLE_STREAM_LOG_FORMAT": form},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = python(PROGRAM, UNSTABLE_STREAM_LOG_FORMAT=form)
     assert done.returncode == 1
     return done.stderr.splitlines()
 

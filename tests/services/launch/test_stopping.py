@@ -2,21 +2,20 @@
 
 import asyncio
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 import pytest
 
+from tests.processes import python
+from tests.services.streams.hosted_games import events
 from tests.services.workers.test_game_schedule import RUN, config
 from unstable_stream.errors import RunError, ServiceError
-from unstable_stream.events import Event, RunFinished
+from unstable_stream.events import RunFinished
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.reading import read_to_end, readable_events
 from unstable_stream.log.topic_drift import create_declared_topics
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.context import RunContext
@@ -70,13 +69,16 @@ class Services(InlineServices):
             raise ServiceError(f"{name}: no space left")
 
 
+async def nothing(services: Services, stop: Stop) -> None: ...
+
+
 async def supervised(
     directory: Path,
     stubborn: tuple[str, ...],
-    then: Callable[[Services, Stop], "asyncio.Future[None] | None"] = lambda services, stop: None,
+    then: Callable[[Services, Stop], Awaitable[None]] = nothing,
     begun: Callable[[], None] = lambda: None,
-) -> tuple[Launch | BaseException, list[Event]]:
-    """Run services, do something meanwhile, and return the result with what is recorded."""
+) -> tuple[Launch | BaseException, list[tuple[str, str]]]:
+    """Run services, do something meanwhile; return the result, and outcome and reason of recorded ends."""
     async with LocalLog.open(directory / "log.sqlite", synchronous="NORMAL") as log:
         await create_declared_topics(log, load_topics())
         await start_run(log, config(), RUN)
@@ -85,29 +87,25 @@ async def supervised(
         running = asyncio.ensure_future(run.supervise(print, begun))
         try:
             async with asyncio.timeout(DEADLINE_S):
-                await (then(services, stop) or asyncio.sleep(0))
+                await then(services, stop)
                 await asyncio.wait([running])
         finally:
             await services.close()
         result = running.exception() or running.result()
-        records = [record async for record in read_to_end(log, ("runs",))]
-    return result, list(readable_events(records))
-
-
-def ends(events: list[Event]) -> list[tuple[str, str]]:
-    return [(event.outcome, event.reason) for event in events if isinstance(event, RunFinished)]
+        found = await events(log, "runs")
+    return result, [(event.outcome, event.reason) for event in found if isinstance(event, RunFinished)]
 
 
 @pytest.mark.parametrize("stubborn", [(), ("prepare",)])
 async def test_one_request_ends_it_in_order_also_while_it_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], stubborn: tuple[str, ...]
 ) -> None:
-    def ask(services: Services, stop: Stop) -> None:
+    async def ask(services: Services, stop: Stop) -> None:
         stop.ask("SIGHUP", signal.SIGHUP)
 
-    result, events = await supervised(tmp_path, stubborn, ask)
+    result, ends = await supervised(tmp_path, stubborn, ask)
     assert result == Launch(RUN, "stopped", signal.SIGHUP)
-    assert ends(events) == [("stopped", "SIGHUP")]
+    assert ends == [("stopped", "SIGHUP")]
     said = capsys.readouterr().err
     assert said.startswith(f"SIGHUP: stopping run {RUN}; waiting for ")
     assert said.endswith(f"go on with: {REMEDY}\n")
@@ -122,11 +120,9 @@ async def test_a_second_request_ends_it_at_once_and_the_end_is_recorded(
         await services.reached.wait()
         stop.ask("SIGINT", signal.SIGINT)
 
-    result, events = await supervised(
-        tmp_path, (stubborn,), lambda services, stop: asyncio.ensure_future(ask_twice(services, stop))
-    )
+    result, ends = await supervised(tmp_path, (stubborn,), ask_twice)
     assert result == Launch(RUN, "stopped", signal.SIGINT)
-    assert ends(events) == [("stopped", "SIGTERM")]
+    assert ends == [("stopped", "SIGTERM")]
     if stubborn == "learner":
         assert "waiting for" in (said := capsys.readouterr().err)
         assert "learner (to finish its update)" in said
@@ -136,18 +132,18 @@ async def test_a_run_that_cannot_be_shown_has_an_end_too(tmp_path: Path) -> None
     def fail() -> None:
         raise BrokenPipeError("the terminal was closed")
 
-    result, events = await supervised(tmp_path, (), begun=fail)
+    result, ends = await supervised(tmp_path, (), begun=fail)
     assert isinstance(result, BrokenPipeError)
-    assert ends(events) == [("failed", "BrokenPipeError: the terminal was closed")]
+    assert ends == [("failed", "BrokenPipeError: the terminal was closed")]
 
 
 async def test_a_service_that_fails_while_it_is_stopped_leaves_no_run_without_end(tmp_path: Path) -> None:
-    def ask(services: Services, stop: Stop) -> None:
+    async def ask(services: Services, stop: Stop) -> None:
         stop.ask("stop() was called")
 
-    result, events = await supervised(tmp_path, ("processors fails",), ask)
+    result, ends = await supervised(tmp_path, ("processors fails",), ask)
     assert isinstance(result, ServiceError)
-    assert ends(events) == [("stopped", "stop() was called")]
+    assert ends == [("stopped", "stop() was called")]
 
 
 async def test_what_is_done_before_the_record_is_left_at_once() -> None:
@@ -218,6 +214,4 @@ requests = Requests(apart_s=0.0)
 for _ in range(3):
     assert requests.take(signal.{number.name})
 """
-    assert (
-        subprocess.run([sys.executable, "-c", script], timeout=DEADLINE_S, check=False).returncode == -number
-    )
+    assert python(script).returncode == -number

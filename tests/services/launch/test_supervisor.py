@@ -4,15 +4,13 @@ import asyncio
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from tests.processes import still_runs
+from tests.processes import still_runs, until
 from unstable_stream.errors import FencedError, ServiceError
 from unstable_stream.services.launch.supervisor import Supervisor, pause_s
 
@@ -36,13 +34,6 @@ def supervisor(directory: Path, **settings: Any) -> Supervisor:
 async def supervised(services: Supervisor, name: str, *, essential: bool = True) -> None:
     services.start(name, essential=essential)
     await asyncio.wait_for(services.wait([name]), DEADLINE_S)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
 
 
 def starts(directory: Path, name: str) -> list[int]:

@@ -4,16 +4,13 @@ import asyncio
 from pathlib import Path
 
 from tests.model_pool.outcomes import RUN
-from tests.services.streams.hosted_games import AnyProcessor
+from tests.services.streams.hosted_games import AnyProcessor, drain
 from tests.services.streams.tapped_log import Told, at_call, kill_this_process, tapped
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.services.streams.fold_sink import FoldSink
 from unstable_stream.services.streams.processor import ProcessorSpec
-from unstable_stream.services.streams.processors import host_processors, rating_processor, reward_processor
-from unstable_stream.services.streams.run_configs import RunDirectory
+from unstable_stream.services.streams.processors import rating_processor, reward_processor
 from unstable_stream.services.streams.snapshots import SnapshotPace
 
-BATCH = 7
 PACE = SnapshotPace(events=4, times_its_size=0)
 
 
@@ -33,13 +30,8 @@ RATINGS = ProcessorSpec("rating-processor", ("game-outcomes",), lambda run_id, c
 
 async def host_both(path: Path, told: Told = lambda call, about: None) -> None:
     """Host both until their topics are drained."""
-    stop = asyncio.Event()
-    stop.set()
-    async with LocalLog.open(path) as opened:
-        log = tapped(opened, told)
-        async with RunDirectory(log) as runs:
-            sinks = [FoldSink(log, spec, runs, RUN, pace=PACE) for spec in (REWARDS, RATINGS)]
-            await host_processors(sinks, stop=stop, max_records=BATCH)
+    async with LocalLog.open(path) as log:
+        await drain(tapped(log, told), REWARDS, RATINGS, pace=PACE, max_records=7)
 
 
 def die_at(path: Path, fatal: str, occurrence: int) -> None:

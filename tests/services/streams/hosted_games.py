@@ -82,12 +82,8 @@ class _Noted:
         made: Sequence[Event] = self.processor.handle(event)
         return made
 
-    def state(self) -> dict[str, Any]:
-        state: dict[str, Any] = self.processor.state()
-        return state
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        self.processor.load_state(state)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.processor, name)
 
 
 class Noting:
@@ -109,14 +105,15 @@ class Noting:
         return [event for made in self.made.values() for given in made for event in given]
 
 
+def settings(final: Sequence[Any] = (), **others: Any) -> dict[str, Any]:
+    """Of a run with these final transformations."""
+    rewards = {"final": list(final)}
+    return {"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}], "rewards": rewards} | others
+
+
 async def start(log: EventLog, run_id: str, final: Sequence[Any] = ()) -> None:
     """Start a run with these final transformations."""
-    settings = {
-        "model": "tiny-player",
-        "train_envs": [{"env_id": "Env-0"}],
-        "rewards": {"final": list(final)},
-    }
-    await start_run(log, parse_config(settings), run_id)
+    await start_run(log, parse_config(settings(final)), run_id)
 
 
 async def drain(

@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from tests.processes import until
 from unstable_stream.errors import LogUnavailableError, OffsetOutOfRangeError
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import Positions, Record, StoredRecord, TopicPartition, TopicSpec
@@ -120,7 +121,6 @@ async def test_batches_are_as_large_as_they_may_be(
 async def test_it_ends_at_the_ends_there_were_although_more_comes(log: LocalLog) -> None:
     await fill(log, 8)
 
-    @dataclass
     class Feeding(Notes):
         async def process(self, records: Sequence[StoredRecord], read_up_to: Positions) -> None:
             await fill(log, len(records))
@@ -135,18 +135,14 @@ async def test_few_records_wait_for_more_where_a_batch_is_dear_but_not_after_a_s
     await fill(log, 1)
     sink, stop = Notes(), asyncio.Event()
     running = asyncio.ensure_future(consume(log, sink, Pace(wait_s=0.01, gather_s=3600), stop))
-    async with asyncio.timeout(120):
-        while not sink.open:
-            await asyncio.sleep(0.005)
+    await until(lambda: bool(sink.open))
     await fill(log, 5)
     stop.set()
     await running
     assert sink.batches == [places(0, 0, 6)]
 
 
-async def test_a_partition_is_read_from_where_the_sink_goes_on(
-    log: LocalLog,
-) -> None:
+async def test_a_partition_is_read_from_where_the_sink_goes_on(log: LocalLog) -> None:
     await fill(log, 10)
     await fill(log, 4, partition=1)
     before = await log.consumer([TOPIC], "group")
@@ -203,9 +199,7 @@ async def test_it_does_not_end_while_a_partition_is_not_open(log: LocalLog) -> N
     await fill(log, 3)
     sink = Notes(closed={ONE})
     running = asyncio.ensure_future(consume(log, sink, Pace(wait_s=0.01)))
-    async with asyncio.timeout(120):
-        while len(sink.flushed) < 3:
-            await asyncio.sleep(0.005)
+    await until(lambda: len(sink.flushed) >= 3)
     assert not running.done()
     sink.closed.clear()
     await running
@@ -255,9 +249,7 @@ class _ShortOf:
 async def test_records_that_are_gone_are_told_and_reading_begins_anew(log: LocalLog) -> None:
     await fill(log, 6)
     await log.delete_before({ZERO: 4})
-    sink = Notes()
 
-    @dataclass
     class Mending(Notes):
         def deleted(self, error: OffsetOutOfRangeError) -> None:
             super().deleted(error)
@@ -267,17 +259,3 @@ async def test_records_that_are_gone_are_told_and_reading_begins_anew(log: Local
     await consume(log, sink)
     assert len(sink.gone) == 1
     assert sink.seen == places(0, 4, 6)
-
-
-async def test_a_failing_sink_is_closed_and_its_error_is_raised(log: LocalLog) -> None:
-    await fill(log, 1)
-
-    @dataclass
-    class Failing(Notes):
-        async def process(self, records: Sequence[StoredRecord], read_up_to: Positions) -> None:
-            raise ZeroDivisionError
-
-    sink = Failing()
-    with pytest.raises(ZeroDivisionError):
-        await consume(log, sink)
-    assert sink.is_closed

@@ -54,26 +54,6 @@ def test_without_annotation_it_is_given_everything_but_its_own_metrics() -> None
     assert metrics_of(echo, [own]) == []
 
 
-def test_a_class_is_started_and_stopped_and_may_be_async() -> None:
-    calls: list[str] = []
-
-    @consumer(topics=["game-outcomes"], name="lifecycle")
-    class Lifecycle:
-        async def start(self) -> None:
-            calls.append("start")
-
-        async def handle(self, event: GameOutcome, context: Context) -> None:
-            calls.append(str(context.position))
-
-        def stop(self) -> None:
-            calls.append("stop")
-
-    run = made_up_run(updates=1)
-    assert metrics_of(Lifecycle, run) == []  # type: ignore[arg-type]  # mypy looks past class decorators
-    games = sum(isinstance(event, GameOutcome) for event in run)
-    assert calls == ["start", *(f"game-outcomes[0]@{offset}" for offset in range(games)), "stop"]
-
-
 def takes_one(event: Event) -> None: ...
 
 

@@ -3,23 +3,15 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
 
 from tests.archive.history import made_up_run
-from tests.builders import made
-from unstable_stream.events import (
-    Action,
-    Event,
-    GameOutcome,
-    Metrics,
-    SeatResult,
-    Trajectory,
-    Turn,
-    pack_floats,
-    pack_tokens,
-)
+from tests.model_pool.outcomes import make_outcome
+from tests.reward_transformations.trajectories import make_trajectory, make_turn
+from unstable_stream.events import Event, GameOutcome, Metrics, Trajectory
 from unstable_stream.services.streams.plugins import Plugin, load_plugin, metrics_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "consumers"
@@ -29,48 +21,16 @@ def example(target: str) -> Plugin:
     return load_plugin(str(EXAMPLES / target))
 
 
-def outcome(
-    index: int, moves: str, *models: tuple[str, int | None], invalid_seat: int | None = None
-) -> GameOutcome:
-    """A game of one-letter moves between models given as (uid, version)."""
-    return made(
-        GameOutcome,
-        game_index=index,
-        env_id="E",
-        seats=tuple(
-            made(
-                SeatResult,
-                seat=seat,
-                model_uid=uid,
-                policy_version=version,
-                kind="scripted" if version is None else "checkpoint",
-            )
-            for seat, (uid, version) in enumerate(models)
-        ),
-        reason="draw",
-        invalid_seat=invalid_seat,
-        actions=tuple(Action(turn % 2, move) for turn, move in enumerate(moves)),
-    )
+def outcome(index: int, moves: str, *models: str, **fields: Any) -> GameOutcome:
+    """A game of one-letter moves between models."""
+    seats = {seat: (uid, 0.0) for seat, uid in enumerate(models)}
+    return make_outcome(index, seats, actions=moves, env_id="E", **fields)
 
 
 def trajectory(index: int, version: int, *completions: Sequence[int], split: str = "train") -> Trajectory:
     """A trajectory whose turns sampled these tokens."""
-    return made(
-        Trajectory,
-        game_index=index,
-        split=split,
-        env_id="E",
-        policy_version=version,
-        turns=tuple(
-            made(
-                Turn,
-                turn_index=turn,
-                completion_token_ids=pack_tokens(tokens),
-                logprobs=pack_floats([0.0] * len(tokens)),
-            )
-            for turn, tokens in enumerate(completions)
-        ),
-    )
+    turns = [make_turn(turn, completion=tokens) for turn, tokens in enumerate(completions)]
+    return make_trajectory(index, env_id="E", split=split, policy_version=version, turns=turns)
 
 
 def values(metrics: Sequence[Metrics]) -> list[tuple[str, float, int | None]]:
@@ -79,8 +39,7 @@ def values(metrics: Sequence[Metrics]) -> list[tuple[str, float, int | None]]:
 
 # -- exploration ----------------------------------------------------------------------------------
 
-NEW, OLD = ("ckpt-000002", 2), ("ckpt-000001", 1)
-FIXED = ("random", None)
+NEW, OLD, FIXED = "ckpt-000002", "ckpt-000001", "random"
 
 
 @pytest.mark.parametrize(
@@ -108,8 +67,8 @@ FIXED = ("random", None)
         (
             # Eight checkpoints come after the one that played abc: for the ninth it is new again.
             [
-                *(outcome(i, "xyz" if i else "abc", (f"ckpt-{i:06d}", i)) for i in range(9)),
-                *(outcome(100 + i, "abc", ("ckpt-000009", 9)) for i in range(16)),
+                *(outcome(i, "xyz" if i else "abc", f"ckpt-{i:06d}") for i in range(9)),
+                *(outcome(100 + i, "abc", "ckpt-000009") for i in range(16)),
             ],
             ("ckpt-000009", 1 / 16, 1 / 16, 9),
         ),
@@ -206,5 +165,5 @@ def test_the_example_of_the_page_does_what_it_says(tmp_path: Path) -> None:
     code = page.split("```python\n")[1].split("```")[0]
     path = tmp_path / "my_metrics.py"
     path.write_text(code)
-    games = [outcome(index, "a", OLD) for index in range(20)]
+    games = [outcome(index, "a", OLD, reason="draw") for index in range(20)]
     assert values(metrics_of(load_plugin(f"{path}:draws"), games)) == [("draws/E", 1.0, None)] * 2

@@ -1,13 +1,11 @@
 """The processors on a real Kafka, on both runtimes: the same events, shared partitions, kills, ends."""
 
 import asyncio
-import contextlib
-import os
 import secrets
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,8 +16,16 @@ import pytest
 from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 from faust.types import TP
 
+from tests.processes import DEADLINE_S, Service, until
 from tests.reward_transformations.trajectories import make_trajectory
-from tests.services.streams.hosted_games import AnyProcessor, assert_exactly_once, events, games, read
+from tests.services.streams.hosted_games import (
+    AnyProcessor,
+    assert_exactly_once,
+    events,
+    games,
+    read,
+    settings,
+)
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import ALLOW_CODE
 from unstable_stream.log.kafka.location import parse_location
@@ -34,16 +40,10 @@ from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.recording import start_run
 from unstable_stream.services.streams.faust import FaustReading, credentials, joined_on, kafka_location
 from unstable_stream.services.streams.processor import group_of
-from unstable_stream.services.streams.processors import (
-    PROCESSORS,
-    rating_processor,
-    reward_processor,
-)
+from unstable_stream.services.streams.processors import PROCESSORS, rating_processor, reward_processor
 
-ROOT = Path(__file__).parents[3]
 FINAL = [{"type": "RoleAdvantageFormatter", "tau": 0.3}]
 STEP = [{"type": "RewardForFormat", "reward": 0.5}]
-DEADLINE_S = 60.0
 INPUTS = ("trajectories", "game-outcomes")
 FAUST = [sys.executable, "-m", "faust", "-A", "unstable_stream.services.streams.faust", "worker"]
 RESTLESS = [sys.executable, "-m", "faust", "-A", "tests.services.streams.restless_faust", "worker"]
@@ -121,103 +121,40 @@ class Run:
         }
 
 
-@dataclass
-class Worker:
-    """A process that hosts the processors of a run."""
-
-    process: asyncio.subprocess.Process
-    output: Path
-
-    async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        async with asyncio.timeout(DEADLINE_S):
-            return await self.process.wait()
-
-    async def status(self) -> int:
-        try:
-            return await asyncio.wait_for(self.process.wait(), DEADLINE_S)
-        except TimeoutError:
-            pytest.fail(f"the worker did not end within {DEADLINE_S:.0f} s; it said:\n{self.said()}")
-
-    def said(self) -> str:
-        return self.output.read_text()
-
-
 @pytest.fixture
 async def run(kafka_bootstrap: str, tmp_path: Path) -> AsyncIterator[Run]:
-    async with _started(kafka_bootstrap, tmp_path) as run:
-        yield run
-
-
-@contextlib.asynccontextmanager
-async def _started(bootstrap: str, output: Path) -> AsyncIterator[Run]:
-    location = f"kafka://{bootstrap}"
+    location = f"kafka://{kafka_bootstrap}"
     async with KafkaLog.open(location) as log:
         await create_declared_topics(log, load_topics())
-        yield await Run.start(log, location, output, _config(STEP))
+        yield await Run.start(log, location, tmp_path, _config(STEP))
 
 
 def _config(step: Sequence[object]) -> RunConfig:
-    return parse_config(
-        {
-            "model": "tiny-player",
-            "train_envs": [{"env_id": "Env-0"}],
-            "rewards": {"final": FINAL, "step": list(step)},
-        }
-    )
+    return parse_config(settings(rewards={"final": FINAL, "step": list(step)}))
 
 
-@contextlib.asynccontextmanager
-async def worker(
-    run: Run, arguments: Sequence[str], name: str = "worker", allow_code: str = ""
-) -> AsyncIterator[Worker]:
-    """A process, killed at the end if it still runs; its output is kept."""
-    output = run.output / f"{name}.log"
-    with output.open("wb") as file:
-        process = await asyncio.create_subprocess_exec(
-            *arguments,
-            stdout=file,
-            stderr=file,
-            cwd=ROOT,
-            env=os.environ
-            | {
-                "UNSTABLE_STREAM_LOG": run.location,
-                "UNSTABLE_STREAM_RUN": run.run_id,
-                ALLOW_CODE: allow_code,
-            },
-        )
-    try:
-        yield Worker(process, output)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+def worker(run: Run, arguments: Sequence[str], name: str = "worker", allow_code: str = "") -> Service:
+    """A process that hosts the processors of a run."""
+    told = {"UNSTABLE_STREAM_LOG": run.location, "UNSTABLE_STREAM_RUN": run.run_id, ALLOW_CODE: allow_code}
+    return Service(run.output / f"{name}.log", *arguments, **told)
 
 
-def host(run: Run, runtime: str, name: str = "worker") -> contextlib.AbstractAsyncContextManager[Worker]:
+def host(run: Run, runtime: str, name: str = "worker") -> Service:
     """``unstable-stream processors``."""
     return worker(run, [*OURS, "--run", run.run_id, "--runtime", runtime], name)
 
 
-async def until(condition: Callable[[], Awaitable[bool]], *needed: Worker) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not await condition():
-            for one in needed:
-                assert one.process.returncode is None, one.said()
-            await asyncio.sleep(0.1)
-
-
 async def test_both_runtimes_publish_the_same_bytes(run: Run) -> None:
     await run.play(0, 30)
-    async with host(run, "generic") as generic:
+    with host(run, "generic") as generic:
         await until(run.processed, generic)
-        assert await generic.end() == 0, generic.said()
+        assert await generic.end() == 0, generic.printed
     await assert_exactly_once(run.log, run.makers, run.run_id)
     # Once more from the beginning, for the other runtime.
     await run.rewind()
-    async with host(run, "faust") as on_faust:
+    with host(run, "faust") as on_faust:
         await until(run.processed, on_faust)
-        assert await on_faust.end() == 0, on_faust.said()
+        assert await on_faust.end() == 0, on_faust.printed
     for topic in ("steps", "ratings"):
         bodies: dict[bytes, list[bytes]] = defaultdict(list)
         for record in await read(run.log, topic):
@@ -229,7 +166,7 @@ async def test_both_runtimes_publish_the_same_bytes(run: Run) -> None:
 
 @pytest.mark.parametrize("runtime", ["generic", "faust"])
 async def test_workers_share_partitions_and_survive_kill_and_rebalance(run: Run, runtime: str) -> None:
-    async with host(run, runtime, "first") as first, host(run, runtime, "second") as second:
+    with host(run, runtime, "first") as first, host(run, runtime, "second") as second:
 
         async def shared_by_two() -> bool:
             members = [held for held in (await run.members(runtime)).values() if held]
@@ -242,13 +179,13 @@ async def test_workers_share_partitions_and_survive_kill_and_rebalance(run: Run,
         playing = asyncio.ensure_future(_play_on(run, 20, 20))
         await first.end(signal.SIGKILL)
         await playing
-        async with host(run, runtime, "third") as third:  # the group moves while the killed one is missed
+        with host(run, runtime, "third") as third:  # the group moves while the killed one is missed
             await run.play(220, 10)
             await until(run.processed, second, third)
-            assert await second.end() == 0, second.said()
+            assert await second.end() == 0, second.printed
             await run.play(230, 10)
             await until(run.processed)
-            assert await third.end() == 0, third.said()
+            assert await third.end() == 0, third.printed
     await assert_exactly_once(run.log, run.makers, run.run_id)
     assert await events(run.log, "dead-letters", run.run_id) == []
 
@@ -259,14 +196,14 @@ async def _play_on(run: Run, first: int, batches: int) -> None:
 
 
 async def test_at_the_end_of_a_run_what_is_there_is_processed_first(run: Run) -> None:
-    settings = _config(STEP).model_dump() | {"log": run.location, "processors": {"runtime": "faust"}}
-    ending = await Run.start(run.log, run.location, run.output, parse_config(settings))
+    faust = _config(STEP).model_dump() | {"log": run.location, "processors": {"runtime": "faust"}}
+    ending = await Run.start(run.log, run.location, run.output, parse_config(faust))
     arguments = ["--run", ending.run_id, "--data", str(run.output), "--log", run.location]
-    async with worker(ending, [*SERVICE, *arguments]) as service:
+    with worker(ending, [*SERVICE, *arguments]) as service:
         await ending.play(0, 1)
         await until(ending.processed, service)
         await ending.play(1, 60)
-        assert await service.end() == 0, service.said()
+        assert await service.end() == 0, service.printed
     assert await ending.processed()
     await assert_exactly_once(run.log, ending.makers, ending.run_id)
 
@@ -279,13 +216,13 @@ async def test_a_bug_in_a_fold_stops_the_worker_loudly(run: Run, command: str) -
     plain = {"plain faust": FAUST, "restless faust": RESTLESS}
     arguments = plain.get(command, [*OURS, "--run", broken.run_id, "--runtime", command])
     if command == "faust":
-        async with worker(broken, arguments) as refused:
-            assert await refused.status() == 1, refused.said()
-            assert "this process was not allowed" in refused.said()
-    async with worker(broken, arguments, allow_code=f"{__name__}:*") as doomed:
-        assert await doomed.status() == 1, doomed.said()
-        assert "failed with ZeroDivisionError: a bug" in doomed.said()
-        assert command in plain or "Traceback" not in doomed.said()
+        with worker(broken, arguments) as refused:
+            assert await refused.end(None) == 1, refused.printed
+            assert "this process was not allowed" in refused.printed
+    with worker(broken, arguments, allow_code=f"{__name__}:*") as doomed:
+        assert await doomed.end(None) == 1, doomed.printed
+        assert "failed with ZeroDivisionError: a bug" in doomed.printed
+        assert command in plain or "Traceback" not in doomed.printed
     assert await events(run.log, "steps", broken.run_id) == []
     committed = await run.log.committed_positions(group_of("reward-processor", broken.run_id))
     own = [r for r in await broken.played() if r.key.startswith(f"{broken.run_id}/")]
@@ -307,11 +244,11 @@ async def test_on_fausts_own_command_line_where_it_would_read_on_does_not_matter
     async with producer.transaction() as transaction:
         await transaction.commit_positions(f"unstable_stream-faust-{run.run_id}", ends)
     _abort_a_trajectory(run)
-    async with worker(run, [*FAUST, "--loglevel", "warn"]) as ahead:
+    with worker(run, [*FAUST, "--loglevel", "warn"]) as ahead:
         await until(run.processed, ahead)
         await run.play(10, 10)
         await until(run.processed)
-        assert await ahead.end() == 0, ahead.said()
+        assert await ahead.end() == 0, ahead.printed
     await assert_exactly_once(run.log, run.makers, run.run_id)
     assert await run.log.committed_positions(f"unstable_stream-faust-{run.run_id}") == ends
 
@@ -319,11 +256,11 @@ async def test_on_fausts_own_command_line_where_it_would_read_on_does_not_matter
 async def test_what_faust_drops_is_read_again(run: Run) -> None:
     arguments = ["--run", run.run_id, "--runtime", "faust"]
     forgetful = [sys.executable, "-m", "tests.services.streams.forgetful_faust", "processors", *arguments]
-    async with worker(run, forgetful) as dropping:
+    with worker(run, forgetful) as dropping:
         for first in (0, 10):
             await run.play(first, 10)
             await until(run.processed, dropping)
-        assert await dropping.end() == 0, dropping.said()
+        assert await dropping.end() == 0, dropping.printed
     await assert_exactly_once(run.log, run.makers, run.run_id)
 
 

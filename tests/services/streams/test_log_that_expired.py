@@ -13,9 +13,10 @@ import pytest
 from infra.kafka.brokers import KafkaCluster
 from tests.conftest import KEEPING, free_port_pair, skip_without_kafka
 from tests.log.harness import topics_of_one_partition
-from tests.services.streams.hosted_games import drain, events, games
+from tests.processes import until
+from tests.services.streams.hosted_games import drain, events, games, settings
 from tests.services.streams.plugin_bench import delete_on_kafka
-from tests.services.streams.test_faust_host import OURS, Run, until, worker
+from tests.services.streams.test_faust_host import OURS, Run, worker
 from tests.simulation.log import SimulatedLog, Store
 from unstable_stream.events import Event, GameOutcome
 from unstable_stream.log.kafka.log import KafkaLog
@@ -28,7 +29,7 @@ from unstable_stream.services.streams.snapshots import SnapshotPace
 
 pytestmark = pytest.mark.longer
 
-CONFIG = parse_config({"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]})
+CONFIG = parse_config(settings())
 OUTCOMES = TopicPartition(GameOutcome.TOPIC, 0)
 
 
@@ -40,42 +41,36 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield cluster.bootstrap
 
 
-class _Logs:
-    """A log, and how all of a partition expires in it."""
-
-    def __init__(self, log: EventLog, location: str) -> None:
-        self.log = log
-        self._location = location
-
-    async def expire(self, at: TopicPartition) -> None:
-        end = (await self.log.end_offsets(at.topic))[at]
-        if self._location:
-            await asyncio.to_thread(delete_on_kafka, self._location, {at: end})
-        else:
-            assert isinstance(self.log, SimulatedLog)
-            await self.log.delete_before({at: end})
-        assert (await self.log.beginning_offsets(at.topic))[at] == end
-
-
 @pytest.fixture(params=["simulated", pytest.param("kafka", marks=pytest.mark.broker)])
-async def logs(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[_Logs]:
+async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventLog]:
     if request.param == "simulated":
-        log: EventLog = SimulatedLog(Store(tmp_path, transaction_markers=True))
-        location = ""
+        store = Store(tmp_path, transaction_markers=True)
+        log: EventLog = SimulatedLog(store)
     else:
-        location = f"kafka://{request.getfixturevalue('broker')}"
-        log = KafkaLog.open(location)
+        log = KafkaLog.open(f"kafka://{request.getfixturevalue('broker')}")
     await log.create_topics(topics_of_one_partition())
-    yield _Logs(log, location)
+    yield log
     await log.close()
+    if request.param == "simulated":
+        await store.local.close()
+
+
+async def _expire(log: EventLog, request: pytest.FixtureRequest) -> None:
+    """All outcomes that there are."""
+    ends = await log.end_offsets(OUTCOMES.topic)
     if isinstance(log, SimulatedLog):
-        await log.store.local.close()
+        await log.delete_before(ends)
+    else:
+        await asyncio.to_thread(delete_on_kafka, f"kafka://{request.getfixturevalue('broker')}", ends)
+    assert await log.beginning_offsets(OUTCOMES.topic) == ends
 
 
 @pytest.mark.parametrize("often", [False, True])
-async def test_what_ends_with_a_marker_may_expire_whole(logs: _Logs, often: bool) -> None:
+async def test_what_ends_with_a_marker_may_expire_whole(
+    log: EventLog, request: pytest.FixtureRequest, often: bool
+) -> None:
     """``often``: a snapshot after every batch, so that none is due at the end."""
-    log, pace = logs.log, SnapshotPace(events=1, times_its_size=0) if often else SnapshotPace()
+    pace = SnapshotPace(events=1, times_its_size=0) if often else SnapshotPace()
     run_id = f"run-{secrets.token_hex(4)}"
     await start_run(log, CONFIG, run_id)
     processor, expected = rating_processor(run_id), list[Event]()
@@ -89,7 +84,7 @@ async def test_what_ends_with_a_marker_may_expire_whole(logs: _Logs, often: bool
         await drain(log, RATINGS, run_id=run_id, pace=pace, max_records=7)
         ends = await log.end_offsets(OUTCOMES.topic)
         assert await log.committed_positions(f"{RATINGS.name}/{run_id}") == ends
-        await logs.expire(OUTCOMES)
+        await _expire(log, request)
     ratings = await events(log, "ratings", run_id)
     assert {one.event_id: one for one in ratings} == {one.event_id: one for one in expected}
     assert len(ratings) == len(expected)
@@ -105,7 +100,7 @@ async def test_faust_is_overtaken_by_retention(broker: str, tmp_path: Path) -> N
         data = DataDir(tmp_path / "data")
 
         arguments = [*OURS, "--run", run.run_id, "--runtime", "faust", "--data", str(data.root)]
-        async with worker(run, arguments) as hosting:
+        with worker(run, arguments) as hosting:
             await run.play(0, 10)
             await until(run.processed, hosting)
             hosting.process.send_signal(signal.SIGSTOP)
@@ -116,5 +111,5 @@ async def test_faust_is_overtaken_by_retention(broker: str, tmp_path: Path) -> N
             await asyncio.to_thread(delete_on_kafka, location, {OUTCOMES: end})
             await run.play(50, 5)
             hosting.process.send_signal(signal.SIGCONT)
-            assert await hosting.status() == 1, hosting.said()
-            assert "deleted by retention" in hosting.said()
+            assert await hosting.end(None) == 1, hosting.printed
+            assert "deleted by retention" in hosting.printed

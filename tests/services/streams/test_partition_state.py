@@ -35,10 +35,7 @@ AT = TopicPartition("game-outcomes", 3)
         (Found(0, 9, 0), Start(0, 0, None)),
         (Found(4, 9, 4), Start(4, 4, None)),
         (Found(2, 9, 5), Start(5, 5, None)),
-        (
-            Found(0, 9, 0, None, 7),
-            Start(0, 0, None),
-        ),  # the group lost its positions: the states are of others
+        (Found(0, 9, 0, None, 7), Start(0, 0, None)),  # the group lost its positions
         (Found(0, 9, 0, 6), Start(6, 0, None)),
         (Found(2, 9, 3, 6), Start(6, 3, None)),
         (Found(0, 9, 0, 6, 4), Start(6, 4, 4)),
@@ -144,10 +141,7 @@ def test_a_snapshot_saves_what_changed_and_lets_go_what_did_not() -> None:
         ({}, False),
         ({"records": 4, "events": 3, "bytes": 30}, True),
         ({"records": 4, "events": 2, "bytes": 30}, False),
-        (
-            {"records": 4, "events": 3, "bytes": 30, "last_size": 16},
-            False,
-        ),  # large states are saved less often
+        ({"records": 4, "events": 3, "bytes": 30, "last_size": 16}, False),  # large ones are saved less often
         ({"records": 9}, True),
         ({"records": 1, "began_s": 40.0}, True),
         ({"records": 1, "began_s": 41.0}, False),

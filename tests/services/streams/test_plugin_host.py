@@ -243,12 +243,6 @@ async def test_a_gap_stops_a_plugin_unless_records_of_its_topic_expire(
     assert (await bench.run(plugin, reset=True)).handled == left
 
 
-async def test_a_first_start_begins_with_what_the_log_has(bench: PluginBench) -> None:
-    await bench.publish(steps_of(bench.run_id))
-    await delete_first_half(bench)
-    assert (await bench.run(counting(bench.suffix))).handled == len(await bench.stored("steps"))
-
-
 # -- failures -------------------------------------------------------------------------------------
 
 
@@ -282,7 +276,7 @@ def moody(bench: PluginBench, fails: Callable[[int, int], bool], *, retries: int
     return handle
 
 
-def outcomes_of(run_id: str) -> Sequence[Event]:
+def outcomes_of(run_id: str) -> list[GameOutcome]:
     return [event for event in made_up_run(run_id) if isinstance(event, GameOutcome)]
 
 
@@ -294,11 +288,7 @@ async def test_what_it_fails_at_goes_to_dead_letters_and_it_goes_on(bench: Plugi
     assert (done.handled, done.rejected, done.retried) == (35, 3, 6)
     assert sorted((await bench.metrics(plugin)).values()) == [float(n) for n in range(1, 36)]
     letters = await bench.letters(plugin)
-    failed = [
-        e
-        for e in outcomes
-        if isinstance(e, GameOutcome) and e.split == "train" and e.game_index in (2, 5, 23)
-    ]
+    failed = [e for e in outcomes if e.split == "train" and e.game_index in (2, 5, 23)]
     assert [letter.record_value for letter in letters] == [bench.record(event).value for event in failed]
     assert letters[0].reason.startswith("ZeroDivisionError: game 2 is too much (at test_plugin_host.py:")
     assert letters[0].reason.endswith(" in handle)")
@@ -313,13 +303,6 @@ async def test_what_mends_itself_leaves_no_trace(bench: PluginBench) -> None:
     assert (done.handled, done.rejected) == (38, 0)
     assert sorted((await bench.metrics(plugin)).values()) == [float(n) for n in range(1, 39)]
     assert await bench.letters(plugin) == []
-
-
-async def test_one_that_always_fails_still_gets_through(local: PluginBench) -> None:
-    plugin = moody(local, lambda game, attempt: True, retries=0)
-    await local.publish(outcomes_of(local.run_id))
-    done = await local.run(plugin, max_records=50)
-    assert (done.handled, done.rejected) == (14, 24)
 
 
 @pytest.mark.parametrize("drain", [False, True])
@@ -409,26 +392,27 @@ async def test_one_that_cannot_run_says_so_before_anything_is_committed(
 
 
 async def test_an_async_plugin_has_one_loop_from_start_to_stop(local: PluginBench) -> None:
-    loops: set[asyncio.AbstractEventLoop] = set()
+    loops: dict[str, asyncio.AbstractEventLoop] = {}
 
     @consumer(topics=["game-outcomes"], name="async-one")
     class AsyncOne:
         async def start(self) -> None:
-            loops.add(asyncio.get_running_loop())
+            loops["start"] = asyncio.get_running_loop()
 
         async def handle(self, event: GameOutcome, context: Context) -> None:
             await asyncio.sleep(0)
-            loops.add(asyncio.get_running_loop())
+            loops[str(context.position)] = asyncio.get_running_loop()
             context.emit("x", 1)
 
         async def stop(self) -> None:
-            loops.add(asyncio.get_running_loop())
+            loops["stop"] = asyncio.get_running_loop()
 
     await local.publish(outcomes_of(local.run_id))
     done = await local.run(AsyncOne)  # type: ignore[arg-type]  # mypy looks past class decorators
     assert done.emitted == 38
-    assert len(loops) == 1
-    assert asyncio.get_running_loop() not in loops
+    assert list(loops) == ["start", *(f"game-outcomes[0]@{offset}" for offset in range(38)), "stop"]
+    (one,) = set(loops.values())
+    assert one is not asyncio.get_running_loop()
 
 
 async def test_slow_code_does_not_hold_up_the_event_loop(local: PluginBench) -> None:
@@ -452,15 +436,6 @@ async def _set(event: asyncio.Event) -> None:
 def test_what_a_plugin_sets_aside_says_nothing_about_the_run() -> None:
     """The run's own consumers may have read it, so the audit must not take its steps for set aside."""
     ledger = Ledger(RunStatus("r"))
-    for consumer_group, expected in (("plugin/moody", 0), ("reward-processor/r", 1)):
-        letter = made(
-            RecordRejected,
-            event_id=consumer_group,
-            run_id="r",
-            consumer=consumer_group,
-            topic="trajectories",
-            offset=3,
-            reason="r",
-        )
-        ledger.apply(letter, 0, 0)
+    for group, expected in (("plugin/moody", 0), ("reward-processor/r", 1)):
+        ledger.apply(made(RecordRejected, run_id="r", consumer=group, topic="trajectories"), 0, 0)
         assert balance(ledger).rejected == expected

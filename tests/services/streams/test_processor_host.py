@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import pytest
 
 from tests.forks import assert_killed
 from tests.log.harness import share_out, topics_of_one_partition
+from tests.processes import until
 from tests.reward_transformations.trajectories import RUN, make_trajectory
 from tests.services.streams.doomed_host import RATINGS, REWARDS, die_at, host_both, make_ratings, make_rewards
 from tests.services.streams.hosted_games import (
@@ -26,12 +27,7 @@ from tests.services.streams.hosted_games import (
 )
 from tests.services.streams.tapped_log import tapped
 from unstable_stream.errors import FencedError, ServiceError
-from unstable_stream.events import (
-    Event,
-    GameOutcome,
-    Trajectory,
-    decode_event,
-)
+from unstable_stream.events import Event, GameOutcome, Trajectory, decode_event
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import TopicPartition
 from unstable_stream.log.records import record_from_event
@@ -117,16 +113,19 @@ async def test_records_that_are_no_events_are_set_aside_whole(log: LocalLog) -> 
     assert len(await letters(log)) == 2
 
 
+@dataclass
 class _Fails:
-    """Fails on one game."""
+    """Makes nothing, and fails on one game, if any."""
+
+    game: int | None
 
     def handle(self, event: Event) -> Sequence[Event]:
-        if isinstance(event, GameOutcome) and event.game_index == 5:
+        if isinstance(event, GameOutcome) and event.game_index == self.game:
             raise ZeroDivisionError("a bug")
         return ()
 
 
-FAILS = ProcessorSpec("fails", (GameOutcome.TOPIC,), lambda run_id, config: _Fails())
+FAILS = ProcessorSpec("fails", (GameOutcome.TOPIC,), lambda run_id, config: _Fails(5))
 
 
 @pytest.mark.parametrize("run_id", [RUN, None])
@@ -140,12 +139,6 @@ async def test_a_bug_in_a_fold_stops_all_before_anything_of_its_batch_is_committ
             await host_processors(sinks, stop=asyncio.Event())
     assert await log.committed_positions(sinks[1].group) == {}
     assert await letters(log) == []
-
-
-async def _until(condition: Callable[[], bool], deadline_s: float = 30.0) -> None:
-    async with asyncio.timeout(deadline_s):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @dataclass
@@ -184,7 +177,7 @@ async def test_two_hosts_share_the_partitions_and_hand_them_over(path: Path, log
     await log.append(games(0, 8))
     whole = await _all_partitions(log)
     first = _start(log, REWARDS)
-    await _until(lambda: first.held == whole)
+    await until(lambda: first.held == whole)
     async with LocalLog.open(path) as other_log:
         second = _start(other_log, REWARDS)
         shared, index = False, 8
@@ -194,13 +187,13 @@ async def test_two_hosts_share_the_partitions_and_hand_them_over(path: Path, log
                 second.held.clear()
                 await log.append(games(index, 4))
                 index += 4
-                await _until(lambda: first.held | second.held == whole)
+                await until(lambda: first.held | second.held == whole)
                 shared = bool(second.held) and not first.held & second.held
         assert first.held
         await first.end()
         second.held.clear()
         await log.append(games(index, 4))
-        await _until(lambda: second.held == whole)
+        await until(lambda: second.held == whole)
         await second.end()
     await drain(log, REWARDS, RATINGS)
     await assert_exactly_once(log, MAKERS)
@@ -210,12 +203,12 @@ async def test_a_host_that_was_fenced_on_one_partition_goes_on_with_all(log: Loc
     await log.append(games(0, 8))
     whole = await _all_partitions(log)
     host = _start(log, REWARDS)
-    await _until(lambda: host.held == whole)
+    await until(lambda: host.held == whole)
     taken = min(whole)
     await log.producer(host.sink.producer_id(taken))
     await log.append(games(8, 8))
     ends = {at: end for at, end in (await log.end_offsets("trajectories")).items() if end}
-    await _until(lambda: host.sink.positions().items() >= ends.items())
+    await until(lambda: host.sink.positions().items() >= ends.items())
     await host.end()
     await drain(log, REWARDS, RATINGS)
     await assert_exactly_once(log, MAKERS)
@@ -225,7 +218,7 @@ async def test_a_host_whose_partition_is_taken_over_and_over_stops(log: LocalLog
     await log.append(games(0, 8))
     host = _start(log, RATINGS)
     at = TopicPartition(GameOutcome.TOPIC, 0)
-    await _until(lambda: host.held == {at})
+    await until(lambda: host.held == {at})
     index = 8
     async with asyncio.timeout(120):
         while not host.task.done():
@@ -239,17 +232,10 @@ async def test_a_host_whose_partition_is_taken_over_and_over_stops(log: LocalLog
     await assert_exactly_once(log, MAKERS)
 
 
-class _Silent:
-    """Nothing follows."""
-
-    def handle(self, event: Event) -> Sequence[Event]:
-        return ()
-
-
 async def test_without_a_run_it_serves_all(log: LocalLog) -> None:
     await log.append(games(0, 4))
     inputs = (Trajectory.TOPIC, GameOutcome.TOPIC)
-    noting = Noting(ProcessorSpec("counts", inputs, lambda run_id, config: _Silent()))
+    noting = Noting(ProcessorSpec("counts", inputs, lambda run_id, config: _Fails(None)))
     await drain(log, noting.spec, run_id=None)
     given = noting.given
     assert {event.run_id for event in given} == {RUN, OTHER_RUN}

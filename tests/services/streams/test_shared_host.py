@@ -15,17 +15,11 @@ from tests.services.streams.hosted_games import (
     forget_snapshots,
     games,
     letters,
+    settings,
     start,
 )
 from unstable_stream.errors import PartitionsChangedError, ServiceError
-from unstable_stream.events import (
-    GameOutcome,
-    RunStarted,
-    Step,
-    Trajectory,
-    decode_event,
-    encode_event,
-)
+from unstable_stream.events import GameOutcome, RunStarted, Step, Trajectory, decode_event, encode_event
 from unstable_stream.extensions import confined
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog, Record, TopicPartition
@@ -48,14 +42,6 @@ class NotMade:
     def __init__(self):
         raise KeyError("nobody knows")
 """
-
-
-def _settings(final: Sequence[Any] = ()) -> dict[str, Any]:
-    return {
-        "model": "tiny-player",
-        "train_envs": [{"env_id": "Env-0"}],
-        "rewards": {"final": list(final)},
-    }
 
 
 @pytest.fixture
@@ -154,8 +140,8 @@ async def test_a_run_whose_code_cannot_be_made_or_is_not_allowed_is_set_aside(
 ) -> None:
     code.write_text(CODE + f"open({str(tmp_path / 'loaded')!r}, 'w').close()\n", encoding="utf-8")
     # As somebody may have written it to a log that is not theirs: nothing was loaded here yet.
-    settings = _settings([f"{code}:NotMade"])
-    await log.append([record_from_event(made(RunStarted, run_id=RUN, config=settings))])
+    config = settings([f"{code}:NotMade"])
+    await log.append([record_from_event(made(RunStarted, run_id=RUN, config=config))])
     await start(log, OTHER_RUN)
     await log.append([*_of(RUN, 0, 8), *_of(OTHER_RUN, 0, 8)])
     with confined(["*"] if allowed else []):
@@ -217,7 +203,7 @@ async def _begun_with(log: LocalLog, run_id: str, partitions: int) -> RunStarted
         event_id=f"{run_id} began",
         run_id=run_id,
         name=run_id,
-        config=_settings(),
+        config=settings(),
         log_id=await log.log_id(),
         start_offsets={Trajectory.TOPIC: (0,) * partitions},
     )

@@ -5,7 +5,7 @@ import secrets
 import pytest
 
 from unstable_stream.log.port import EventLog, Record, TopicPartition, TopicSpec
-from unstable_stream.services.tracking.lag import Lag, live_groups, measure_lag, run_of_group
+from unstable_stream.services.tracking.lag import Lag, live_groups, measure_lag
 
 
 @pytest.fixture
@@ -41,20 +41,15 @@ async def lag_of(log: EventLog, topic: str, group: str) -> dict[int, Lag]:
     return {each.at.partition: each for each in await measure_lag(log, [group], [topic, "no-such-topic"])}
 
 
-async def test_who_has_read_all_is_not_behind_whatever_lies_at_the_end(any_log: EventLog, topic: str) -> None:
+@pytest.mark.parametrize(("read", "others"), [(5, 0), (2, 4)])
+async def test_lag_counts_records_and_partitions_without_a_position_whatever_lies_at_the_end(
+    any_log: EventLog, topic: str, read: int, others: int
+) -> None:
     await fill(any_log, topic, 0, 5)
-    await read_and_commit(any_log, topic, f"group-{topic}", 5)
+    await read_and_commit(any_log, topic, f"group-{topic}", read)
+    await fill(any_log, topic, 1, others)
     found = await lag_of(any_log, topic, f"group-{topic}")
-    assert found[0].lag == 0
-    assert (found[1].committed, found[1].lag) == (None, 0)
-
-
-async def test_lag_counts_records_and_partitions_without_a_position(any_log: EventLog, topic: str) -> None:
-    await fill(any_log, topic, 0, 5)
-    await read_and_commit(any_log, topic, f"group-{topic}", 2)
-    await fill(any_log, topic, 1, 4)
-    found = await lag_of(any_log, topic, f"group-{topic}")
-    assert (found[0].lag, found[1].lag, found[1].committed) == (3, 4, None)
+    assert (found[0].lag, found[1].lag, found[1].committed) == (5 - read, others, None)
 
 
 async def test_far_behind_it_is_at_least_the_records(any_log: EventLog, topic: str) -> None:
@@ -75,8 +70,3 @@ async def test_groups_of_finished_runs_are_left_out(any_log: EventLog, topic: st
     live = await live_groups(any_log, {run})
     assert f"all-{topic}" in live
     assert f"reward-processor/{run}" not in live
-
-
-def test_a_group_tells_its_run() -> None:
-    assert run_of_group("reward-processor/demo-1") == "demo-1"
-    assert run_of_group("archiver") is None

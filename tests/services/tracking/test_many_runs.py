@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import pytest
 from rich.console import Console
 
@@ -40,8 +39,7 @@ def test_each_run_has_a_row_with_its_newest_results() -> None:
     views = [RunView(f"run-{name}", CONFIG) for name in "ab"]
     views[0].apply(made(LearnerUpdate, run_id="run-a", update=3, metrics={"entropy": 0.25}))
     for number, reward in enumerate((1.0, -1.0, 1.0, 1.0)):
-        game = evaluated(number, "random-legal", 2, reward)
-        views[1].apply(msgspec.structs.replace(game, run_id="run-b"))
+        views[1].apply(evaluated(number, "random-legal", 2, reward, run_id="run-b"))
     console = Console(width=110)
     with console.capture() as shown:
         console.print(render_runs(views))

@@ -1,19 +1,19 @@
 """Services report what changed, once, and keep silent when they are told to."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from tests.builders import made
+from tests.services.streams.conftest import log as log  # a fixture
+from tests.services.streams.hosted_games import events
 from unstable_stream.errors import LogUnavailableError
 from unstable_stream.events import Metrics
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import Record
-from unstable_stream.log.reading import read_to_end, readable_events
-from unstable_stream.log.topics import load_topics
 from unstable_stream.services.launch.supervisor import ServiceProcess
 from unstable_stream.services.tracking.service_reports import (
     LAUNCHER,
@@ -29,19 +29,7 @@ RUN = "demo"
 
 
 async def reports(log: LocalLog) -> list[Metrics]:
-    return [
-        event
-        async for record in read_to_end(log, ("metrics",))
-        for event in readable_events([record])
-        if isinstance(event, Metrics)
-    ]
-
-
-@pytest.fixture
-async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
-    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as opened:
-        await opened.create_topics(list(load_topics().values()))
-        yield opened
+    return [event for event in await events(log, "metrics") if isinstance(event, Metrics)]
 
 
 def test_what_the_launcher_says_is_what_is_read() -> None:

@@ -26,13 +26,11 @@ CONFIG = config(evaluation={"opponents": [{"name": "random-legal"}, {"name": "fi
 RUN = "run-test"
 
 
-def evaluated(number: int, opponent: str, update: int, reward: float) -> GameOutcome:
+def evaluated(number: int, opponent: str, update: int, reward: float, **fields: Any) -> GameOutcome:
     uid = checkpoint_uid(update)
     seats = {0: (uid, reward), 1: (opponent, -reward)}
-    game = make_outcome(
-        number, seats, env_id="TicTacToe-v0-train", split="eval", run_id=RUN, trained=(), parents={uid: None}
-    )
-    return msgspec.structs.replace(game, evaluated_uid=uid)
+    game = {"env_id": "TicTacToe-v0-train", "split": "eval", "run_id": RUN, "evaluated_uid": uid, **fields}
+    return make_outcome(number, seats, trained=(), parents={uid: None}, **game)
 
 
 def text_of(view: RunView, *arguments: Any, width: int = 120) -> str:
@@ -84,20 +82,13 @@ def test_of_a_tournament_the_games_that_are_left_are_told() -> None:
     view = RunView(RUN, round_robin("a", "b", games=100))
     now_ms = time.time_ns() // 1_000_000
     for number in range(10):
-        game = evaluated(number, "b", 0, 1.0)
-        view.apply(msgspec.structs.replace(game, evaluated_uid=None, occurred_at_ms=now_ms))
+        game = evaluated(number, "b", 0, 1.0, evaluated_uid=None)
+        view.apply(msgspec.structs.replace(game, occurred_at_ms=now_ms))
     assert "10 of 100 games" in plain_line(view, 12, "")
     shown = text_of(view)
     assert "10 of 100 games" in shown
     assert "left" in shown
     assert "update" not in shown
-
-
-def test_until_the_first_game_the_line_says_what_is_waited_for() -> None:
-    view = RunView(RUN, CONFIG)
-    assert plain_line(view, 12.3, "loading the model") == "[  12 s] loading the model"
-    view.apply(started(0))
-    assert "update 0/" in plain_line(view, 14, "loading the model")
 
 
 def test_format_matches_and_exploration_are_shown() -> None:
@@ -183,7 +174,9 @@ async def test_without_a_terminal_it_is_told_once_and_at_once(
 def test_until_the_first_update_it_is_told_how_many_of_its_turns_are_played() -> None:
     needed = int(CONFIG.learner.batch_size * CONFIG.learner.batch_delay_buffer)
     view = RunView(RUN, CONFIG)
+    assert plain_line(view, 12.3, "loading the model") == "[  12 s] loading the model"
     view.apply(started(0))
+    assert "update 0/" in plain_line(view, 14, "loading the model")
     assert "for the first update" not in words_of(view) + plain_line(view, 12, "")
     view.apply(make_trajectory(run_id=RUN, turns=[make_turn(0), make_turn(1)]))
     assert f"2 of {needed} turns for the first update" in words_of(view)

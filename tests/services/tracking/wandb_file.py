@@ -45,11 +45,6 @@ def history_of(directory: Path) -> tuple[set[tuple[str, str]], list[dict[str, fl
                     item.key or "/".join(item.nested_key): msgspec.json.decode(item.value_json, type=float)
                     for item in record.history.item
                 }
-                rows.append(
-                    {
-                        name: value
-                        for name, value in row.items()
-                        if not name.startswith("_") or name == "_timestamp"
-                    }
-                )
+                kept = [name for name in row if not name.startswith("_") or name == "_timestamp"]
+                rows.append({name: row[name] for name in kept})
     return runs, rows

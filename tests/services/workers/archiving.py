@@ -24,7 +24,6 @@ class Archiver:
         self.records = 0
         """Those that it has stored."""
         self.stop = asyncio.Event()
-        self.stored = asyncio.Event()
         running = run_archiver(
             log, archive, stop=self.stop, flush_interval_s=0.02, on_flush=self._count, **settings
         )
@@ -32,7 +31,6 @@ class Archiver:
 
     def _count(self, written: Written) -> None:
         self.records += written.records
-        self.stored.set()
 
     async def end(self) -> None:
         self.stop.set()
@@ -46,18 +44,12 @@ class Archiver:
 
 
 async def until(condition: Callable[[], bool], *archivers: Archiver) -> None:
-    """Wait until a condition holds after one of these has stored a batch."""
+    """Wait until a condition holds, while these are at work."""
+    tasks = [each.task for each in archivers]
     while not condition():
-        for each in archivers:
-            each.stored.clear()
-        waiting = [asyncio.ensure_future(each.stored.wait()) for each in archivers]
-        tasks = [each.task for each in archivers]
-        await asyncio.wait([*waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
-        for future in waiting:
-            future.cancel()
-        for task in tasks:
-            if task.done():
-                task.result()
+        ended, _ = await asyncio.wait(tasks, timeout=0.02, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            task.result()
 
 
 async def archive_all(

@@ -1,13 +1,15 @@
 """The archiver on a real log: complete, resumable, and never stopped by a bad record."""
 
+import asyncio
 import shutil
 from collections import Counter
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.archive.content import typed_content
+from tests.archive.content import content, typed_content
 from tests.archive.history import made_up_run
 from tests.conftest import Archives
 from tests.services.streams.tapped_log import tapped
@@ -16,19 +18,13 @@ from unstable_stream.archive import ArchiveWriter, Prepared, Written, query
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import Record, TopicPartition
+from unstable_stream.log.reading import ends_of
 from unstable_stream.log.stores.archive_address import ArchiveAddress, table_of
 from unstable_stream.log.topics import load_topics
+from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.services.workers.retention import ARCHIVER_GROUP
 
 pytestmark = pytest.mark.longer
-
-
-@pytest.fixture
-async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
-    log = LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL")
-    await log.create_topics(list(load_topics().values()))
-    yield log
-    await log.close()
 
 
 def _counts(path: ArchiveAddress) -> list[tuple[object, ...]]:
@@ -45,9 +41,7 @@ async def test_everything_up_to_the_stop_is_archived(log: LocalLog, archive_at: 
     assert sum(flushes) == len(events)
     assert sum(count for _, count, _ in _counts(archive_at("a"))) == len(events)  # type: ignore[misc]
     # For whoever watches the group's lag: nothing is left.
-    ends = {
-        where: end for topic in await log.topics() for where, end in (await log.end_offsets(topic)).items()
-    }
+    ends = await ends_of(log, await log.topics())
     ((archive_id,),) = query(archive_at("a"), "SELECT archive_id FROM schema_version").rows
     committed = await log.committed_positions(f"{ARCHIVER_GROUP}-{archive_id}")
     assert {where: end for where, end in ends.items() if end} == {w: o for w, o in committed.items() if o}
@@ -82,16 +76,10 @@ async def test_records_gone_from_the_log_do_not_stop_it(log: LocalLog, archive_a
     await publish(log, events[:60])
     await archive_all(log, path)
     await publish(log, events[60:])
-    ends = await log.end_offsets("metrics")
-    await log.delete_before(ends)
-    steps = await log.end_offsets("steps")
-    await log.delete_before({where: end for where, end in steps.items() if end})
+    await log.delete_before(await ends_of(log, ["metrics", "steps"]))
     await archive_all(log, path)
     assert query(path, "SELECT count(*) FROM game_outcomes").rows == [(38,)]
-    assert (
-        dict(query(path, "SELECT topic || '-' || \"partition\", next_offset FROM positions").rows)["runs-0"]
-        == 2
-    )
+    assert query(path, "SELECT next_offset FROM positions WHERE topic = 'runs'").rows[0] == (2,)
 
 
 @pytest.mark.parametrize("value", [b"\xff\x00", b'{"type":"from-the-future"}', b'{"type":"metrics"}'])
@@ -104,20 +92,10 @@ async def test_a_bad_record_becomes_a_dead_letter(log: LocalLog, archive_at: Arc
     await archive_all(log, archive_at("another"))  # its letter about the record is the same
     await archive_all(log, path)
     await archive_all(log, path)
-    (letter,) = query(
-        path,
-        'SELECT consumer, topic, "partition", "offset", reason, record_key, record_value FROM dead_letters',
-    ).dicts()
-    reason = letter.pop("reason")
-    assert letter == {
-        "consumer": "archiver",
-        "topic": "metrics",
-        "partition": where.partition,
-        "offset": offset,
-        "record_key": "plug-in",
-        "record_value": value,
-    }
-    assert f"{TopicPartition('metrics', where.partition)}@{offset}" in reason
+    asked = 'reason, consumer, topic, "partition", "offset", record_key, record_value'
+    ((reason, *letter),) = query(path, f"SELECT {asked} FROM dead_letters").rows
+    assert letter == ["archiver", *where, offset, "plug-in", value]
+    assert f"{where}@{offset}" in reason
     assert query(path, "SELECT count(*) FROM events WHERE type IS NULL").rows == [(1,)]
     assert query(path, "SELECT count(*) FROM games").rows == [(40,)]
 
@@ -220,17 +198,85 @@ async def test_a_log_that_ends_before_what_was_archived_is_refused(
         end = (await whole.end_offsets("learner-updates"))[updates]
     before = _counts(archive)
     async with LocalLog.open(copy, synchronous="NORMAL") as lossy:
-        begin = (await lossy.end_offsets("learner-updates"))[updates]
-        says = (
-            rf"the log {log_id} has lost records that the archive \S+ has: .*"
-            r"Restore the log from a backup; or fill a new archive"
-        )
-        with pytest.raises(ArchiveError, match=says) as refused:
+        assert (await lossy.end_offsets("learner-updates"))[updates] < end
+        says = rf"the log {log_id} has lost records that the archive \S+ has: .* partitions more"
+        says += ".*Restore the log from a backup; or fill a new archive"
+        with pytest.raises(ArchiveError, match=says):
             await archive_all(lossy, archive)
-    assert begin < end
-    assert " partitions more" in str(refused.value)
     assert _counts(archive) == before
     async with LocalLog.open(path, synchronous="NORMAL") as whole:
         await publish(whole, made_up_run("run-b", updates=1))
         flushes = await archive_all(whole, archive)
     assert sum(flushes) == len(made_up_run("run-b", updates=1))
+
+
+# -- several archivers of one shared archive ------------------------------------------------------
+
+_EVENTS = made_up_run()
+_TIMEOUT_S = 200
+
+
+@pytest.fixture
+async def logs(log: LocalLog, tmp_path: Path) -> AsyncIterator[list[LocalLog]]:
+    """The same log, opened by three processes as it were."""
+    async with AsyncExitStack() as stack:
+        others = [await stack.enter_async_context(LocalLog.open(DataDir(tmp_path).log)) for _ in range(2)]
+        yield [log, *others]
+
+
+async def test_a_member_comes_and_another_goes_while_records_come(
+    logs: list[LocalLog], tmp_path: Path
+) -> None:
+    archive = f"delta:{tmp_path / 'shared'}"
+    third = len(_EVENTS) // 3
+    async with asyncio.timeout(_TIMEOUT_S):
+        await publish(logs[2], _EVENTS[:third])
+        first = Archiver(logs[0], archive, max_batch=20)
+        await until(lambda: first.records >= 20, first)
+        # It joins while the first one still stores, and takes over some partitions.
+        second = Archiver(logs[1], archive, max_batch=20)
+        for event in _EVENTS[third : 2 * third]:
+            await publish(logs[2], [event])
+        await until(lambda: first.records + second.records >= 2 * third, first, second)
+        leaving = asyncio.create_task(first.end())
+        await publish(logs[2], _EVENTS[2 * third :])
+        await leaving
+        await second.end()
+    assert first.records + second.records == len(_EVENTS)
+    assert second.records > 0
+    await archive_all(logs[2], tmp_path / "one.duckdb")
+    assert content(archive) == content(tmp_path / "one.duckdb")
+
+
+async def test_a_member_that_stores_late_finds_its_partitions_gone(
+    logs: list[LocalLog], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken for dead while it stored a batch, and another member archived the same records."""
+    archive = f"delta:{tmp_path / 'shared'}"
+    store, other_is_done = ArchiveWriter.store, asyncio.Event()
+    loop = asyncio.get_running_loop()
+    late: list[ArchiveWriter] = []
+
+    def slow(self: ArchiveWriter, prepared: Prepared) -> Written:
+        if not late:
+            late.append(self)
+            asyncio.run_coroutine_threadsafe(other_is_done.wait(), loop).result(_TIMEOUT_S)
+        return store(self, prepared)
+
+    monkeypatch.setattr(ArchiveWriter, "store", slow)
+    await publish(logs[2], _EVENTS)
+    async with asyncio.timeout(_TIMEOUT_S):
+        first = Archiver(logs[0], archive, max_batch=20)
+        while not late:
+            await asyncio.sleep(0.02)
+        # Another consumer group: to this one, all partitions are its own.
+        monkeypatch.setattr("unstable_stream.services.workers.archiver.ARCHIVER_GROUP", "another")
+        second = Archiver(logs[1], archive, max_batch=20)
+        await until(lambda: second.records >= len(_EVENTS), second)
+        other_is_done.set()
+        await first.end()
+        await second.end()
+    assert (first.records, second.records) == (0, len(_EVENTS))
+    await archive_all(logs[2], tmp_path / "one.duckdb")
+    assert content(archive) == content(tmp_path / "one.duckdb")
+    assert query(archive, "SELECT count(*) FROM events").rows == [(len(_EVENTS),)]

@@ -8,14 +8,15 @@ from pathlib import Path
 import msgspec
 import pytest
 from structlog.testing import capture_logs
-from typer.testing import CliRunner
 
 import unstable_stream as us
 from tests.archive.history import made_up_run
 from tests.conftest import Archives
 from tests.history.proofs.recorded_run import record_run
 from tests.log.harness import topics_of_one_partition
+from tests.places import ask, on_log
 from tests.services.workers.archiving import Archiver, archive_all, until
+from tests.services.workers.test_learner_service import new_log
 from tests.simulation.log import SimulatedLog, Store
 from unstable_stream.api.place import Place
 from unstable_stream.api.serving import archive
@@ -28,10 +29,8 @@ from unstable_stream.log.port import Record, TopicPartition
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 from unstable_stream.runs.config import parse_config
-from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.recording import finish_run, start_run
 from unstable_stream.services.streams.tiered_log import with_archive
-from unstable_stream.ui.cli import app
 
 pytestmark = pytest.mark.longer
 
@@ -42,7 +41,7 @@ _SETTINGS = {"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]}
 
 @pytest.fixture
 async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
-    async with LocalLog.open(DataDir(tmp_path).log, synchronous="NORMAL") as log:
+    async with new_log(tmp_path) as log:
         await log.create_topics(topics_of_one_partition())
         yield log
 
@@ -81,9 +80,8 @@ async def test_the_range_is_noted_with_the_runs_that_it_may_be_of(
         # run-0 had ended before, run-3 began behind it.
         of_runs = [_missing(path, f"run-{number}") for number in range(4)]
         assert of_runs == [[], [missing], [missing], []]
-        assert query(path, "SELECT count(*) FROM events WHERE topic = 'game-outcomes'").rows == [
-            (4 * EACH - 10,)
-        ]
+        archived = query(path, "SELECT count(*) FROM events WHERE topic = 'game-outcomes'").rows
+        assert archived == [(4 * EACH - 10,)]
     async with with_archive(log, path) as history:
         assert (await history.beginning_offsets(AT.topic))[AT] == 2 * EACH + 10
         late = await history.consumer([AT.topic])
@@ -138,15 +136,14 @@ async def test_markers_of_transactions_are_no_missing_records(
 
 
 def test_verify_report_export_and_sql_say_what_is_missing(tmp_path: Path) -> None:
-    async def record() -> dict[TopicPartition, int]:
-        async with LocalLog.open(DataDir(tmp_path).log, synchronous="NORMAL") as log:
-            await record_run(log, "run-a")
-            ends = await log.end_offsets(Trajectory.TOPIC)
-            gone = {at: end // 2 for at, end in ends.items() if end > 1}
-            await log.delete_before(gone)
-            return gone
+    async def record(log: LocalLog) -> dict[TopicPartition, int]:
+        await record_run(log, "run-a")
+        ends = await log.end_offsets(Trajectory.TOPIC)
+        gone = {at: end // 2 for at, end in ends.items() if end > 1}
+        await log.delete_before(gone)
+        return gone
 
-    gone = asyncio.run(record())
+    gone = on_log(tmp_path, record)
     place = Place.at(tmp_path)
     archive(place)
     lines = [f"{at}: offsets 0 to {end - 1}" for at, end in sorted(gone.items())]
@@ -158,6 +155,6 @@ def test_verify_report_export_and_sql_say_what_is_missing(tmp_path: Path) -> Non
     ] == lines
     manifest = export_run(place.archive, "run-a", tmp_path / "exported", tables=["runs"])
     assert manifest.missing == [line.replace(": offsets ", "@") for line in lines]
-    asked = CliRunner().invoke(app, ["sql", "SELECT 1 AS one", "--data", str(tmp_path)])
+    asked = ask(tmp_path, "sql", "SELECT 1 AS one")
     assert asked.stdout == "one\n1\n"
     assert f"trajectories ({sum(gone.values())})" in asked.stderr

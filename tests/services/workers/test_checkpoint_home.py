@@ -2,8 +2,6 @@
 
 import asyncio
 import secrets
-import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +12,19 @@ from tests.log.stores.gate import Gate
 from tests.services.workers.test_learner_service import (
     RUN,
     UPDATES,
+    Curves,
     KillAt,
     Killed,
-    Result,
     after_publishing,
     after_saving,
-    begun,
     config,
     curve,
     killed,
     published,
     service,
-    steps,
 )
-from tests.services.workers.test_learner_service import log as log  # a fixture
+from tests.services.workers.test_learner_service import log as log  # fixtures
+from tests.services.workers.test_learner_service import uninterrupted as uninterrupted
 from unstable_stream.errors import CheckpointError, StoreUnavailableError
 from unstable_stream.events import Metrics
 from unstable_stream.log.local.log import LocalLog
@@ -49,19 +46,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"memory://{secrets.token_hex(6)}"
 
 
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """The curve of a learner that nobody kills, with its checkpoints in a directory."""
-
-    async def learn() -> Result:
-        directory = tmp_path_factory.mktemp("uninterrupted")
-        async with begun(directory, steps()) as log:
-            await service(directory, config()).train(log, asyncio.Event())
-            return await curve(log)
-
-    return asyncio.run(learn())
-
-
 def stored(root: str, **learner: Any) -> RunConfig:
     """The configuration with its checkpoints there."""
     made = config(**learner).model_dump(mode="json")
@@ -79,12 +63,12 @@ def whole(names: list[str]) -> set[str]:
 
 
 async def test_checkpoints_are_in_the_store_and_nowhere_else(
-    root: str, tmp_path: Path, log: LocalLog, uninterrupted: Result
+    root: str, tmp_path: Path, log: LocalLog, uninterrupted: Curves
 ) -> None:
     victim = service(tmp_path, stored(root))
     assert await victim.train(log, asyncio.Event()) == UPDATES
     victim.close()
-    assert await curve(log) == uninterrupted
+    assert await curve(log) == uninterrupted[1]
     _, checkpoints = await published(log)
     for checkpoint in checkpoints[1:]:
         assert checkpoint.path is not None
@@ -121,18 +105,14 @@ def in_mid_upload(victim: LearnerService, patch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kill", [after_saving, in_mid_upload, after_uploading, after_publishing])
 async def test_killed_between_any_two_steps_it_ends_with_the_same_weights(
-    kill: KillAt,
-    root: str,
-    tmp_path: Path,
-    log: LocalLog,
-    uninterrupted: Result,
+    kill: KillAt, root: str, tmp_path: Path, log: LocalLog, uninterrupted: Curves
 ) -> None:
     settings = stored(root)
     await killed(tmp_path, log, settings, kill)
     assert len((await published(log))[0]) == (3 if kill is after_publishing else 2)
     assert [name for name in files(root) if name.startswith("ckpt-000003")]
     assert await service(tmp_path, settings).train(log, asyncio.Event()) == UPDATES
-    assert await curve(log) == uninterrupted
+    assert await curve(log) == uninterrupted[1]
     _, checkpoints = await published(log)
     named = {each.path.rpartition("/")[2] for each in checkpoints if each.path is not None}
     left = {name.partition("/")[0] for name in files(root)} - {"dtype"}
@@ -140,62 +120,48 @@ async def test_killed_between_any_two_steps_it_ends_with_the_same_weights(
 
 
 async def test_a_restart_on_another_host_fetches_what_it_needs(
-    root: str, tmp_path: Path, log: LocalLog, monkeypatch: pytest.MonkeyPatch, uninterrupted: Result
+    root: str, tmp_path: Path, log: LocalLog, monkeypatch: pytest.MonkeyPatch, uninterrupted: Curves
 ) -> None:
-    settings = stored(root)
-    short = stored(root, iterations=2)
-    await service(tmp_path, short).train(log, asyncio.Event())
+    await service(tmp_path, stored(root, iterations=2)).train(log, asyncio.Event())
     monkeypatch.setenv("UNSTABLE_STREAM_CACHE", str(tmp_path / "cache of another host"))
-    assert await service(tmp_path / "elsewhere", settings).train(log, asyncio.Event()) == UPDATES
-    assert (await curve(log))[1] == uninterrupted[1]
+    assert await service(tmp_path / "elsewhere", stored(root)).train(log, asyncio.Event()) == UPDATES
+    assert (await curve(log))[1] == uninterrupted[1][1]
 
 
 async def test_a_checkpoint_that_was_changed_in_the_store_is_refused(
     root: str, tmp_path: Path, log: LocalLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = stored(root)
-    short = stored(root, iterations=1)
-    await service(tmp_path, short).train(log, asyncio.Event())
+    await service(tmp_path, stored(root, iterations=1)).train(log, asyncio.Event())
     name = next(name for name in files(root) if name.endswith("adapter_model.safetensors"))
     Store(joined(root, RUN)).write(name, b"of somebody else")
     monkeypatch.setenv("UNSTABLE_STREAM_CACHE", str(tmp_path / "cache of another host"))
     with pytest.raises(CheckpointError, match="is damaged in the store"):
-        await service(tmp_path, settings).train(log, asyncio.Event())
+        await service(tmp_path, stored(root)).train(log, asyncio.Event())
 
 
 async def test_a_store_that_stays_away_ends_the_learner_and_costs_one_update(
-    root: str, tmp_path: Path, log: LocalLog, monkeypatch: pytest.MonkeyPatch, uninterrupted: Result
+    root: str, tmp_path: Path, log: LocalLog, monkeypatch: pytest.MonkeyPatch, uninterrupted: Curves
 ) -> None:
-    settings = stored(root)
-    victim = service(tmp_path, settings)
+    put = Store.put
+
+    def away(self: Store, file: Path, name: str) -> None:
+        if name.startswith("ckpt-000003"):
+            raise StoreUnavailableError("the store is away")
+        put(self, file, name)
+
     with monkeypatch.context() as patch:
-        put = Store.put
-
-        def away(self: Store, file: Path, name: str) -> None:
-            if name.startswith("ckpt-000003"):
-                raise StoreUnavailableError("the store is away")
-            put(self, file, name)
-
         patch.setattr(Store, "put", away)
         with pytest.raises(StoreUnavailableError):
-            await victim.train(log, asyncio.Event())
+            await service(tmp_path, stored(root)).train(log, asyncio.Event())
     assert len((await published(log))[0]) == 2
-    assert await service(tmp_path, settings).train(log, asyncio.Event()) == UPDATES
-    assert await curve(log) == uninterrupted
+    assert await service(tmp_path, stored(root)).train(log, asyncio.Event()) == UPDATES
+    assert await curve(log) == uninterrupted[1]
 
 
 async def waits(log: LocalLog) -> list[float]:
     """What the learner told of its waiting, in order."""
-    events = [event async for _, event in events_to_end(log, ("metrics",))]
-    told = [event.values.get("stores/learner/wait_s") for event in events if isinstance(event, Metrics)]
-    return [value for value in told if value is not None]
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    deadline = time.monotonic() + 60
-    while not await condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.02)
+    events = [event async for _, event in events_to_end(log, ("metrics",)) if isinstance(event, Metrics)]
+    return [event.values[name] for event in events if (name := "stores/learner/wait_s") in event.values]
 
 
 async def test_a_store_that_goes_away_in_mid_training_only_delays(
@@ -204,7 +170,7 @@ async def test_a_store_that_goes_away_in_mid_training_only_delays(
     tmp_path: Path,
     log: LocalLog,
     monkeypatch: pytest.MonkeyPatch,
-    uninterrupted: Result,
+    uninterrupted: Curves,
 ) -> None:
     monkeypatch.setattr("unstable_stream.services.workers.checkpoint_home._REPORT_EVERY_S", 0.1)
     with Gate(s3_server_of_session.port) as gate:
@@ -219,19 +185,16 @@ async def test_a_store_that_goes_away_in_mid_training_only_delays(
 
         monkeypatch.setattr(learner._home, "publish", after_two)
         training = asyncio.ensure_future(learner.train(log, asyncio.Event()))
-
-        async def said_so() -> bool:
-            return any(waited > 0 for waited in await waits(log))
-
-        await until(said_so)
+        async with asyncio.timeout(60):
+            while not any(await waits(log)):
+                await asyncio.wait({training}, timeout=0.02)
         assert len((await published(log))[0]) == 2
         gate.state = "open"
         assert await training == UPDATES
 
-    assert await curve(log) == uninterrupted
-    told = await waits(log)
-    assert told[0] == 0
-    assert max(told) > 0
+    assert await curve(log) == uninterrupted[1]
+    first, *later = await waits(log)
+    assert first == 0 < max(later)
 
 
 @pytest.fixture(params=["directory", "memory", "s3"])

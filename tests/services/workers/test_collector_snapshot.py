@@ -35,10 +35,7 @@ from unstable_stream.log.saved_state import UnusableStateError
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.services.streams.snapshots import SnapshotPace
 from unstable_stream.services.workers.collector import Collector, topics_of_collector
-from unstable_stream.services.workers.collector_snapshot import (
-    CollectorSnapshots,
-    read_snapshot,
-)
+from unstable_stream.services.workers.collector_snapshot import CollectorSnapshots, read_snapshot
 from unstable_stream.services.workers.engine import LocalEngine
 from unstable_stream.services.workers.game_schedule import GameSchedule, ScheduleState
 
@@ -166,19 +163,15 @@ async def save(log: LocalLog, states: dict[str, bytes]) -> None:
         await transaction.save(SCOPE, states)
 
 
-def flipped(packed: bytes) -> bytes:
-    return packed[:-9] + bytes([packed[-9] ^ 1]) + packed[-8:]
+def replaced(packed: bytes, what: bytes, other: bytes) -> bytes:
+    return zlib.compress(zlib.decompress(packed).replace(what, other))
 
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
-    "a bit": flipped,
+    "a bit": lambda packed: packed[:-9] + bytes([packed[-9] ^ 1]) + packed[-8:],
     "no compression": lambda packed: b"nonsense",
-    "another format": lambda packed: zlib.compress(
-        zlib.decompress(packed).replace(b'"format":1', b'"format":0')
-    ),
-    "another log": lambda packed: zlib.compress(
-        zlib.decompress(packed).replace(b'"log_id":"', b'"log_id":"x')
-    ),
+    "another format": lambda packed: replaced(packed, b'"format":1', b'"format":0'),
+    "another log": lambda packed: replaced(packed, b'"log_id":"', b'"log_id":"x'),
 }
 
 
@@ -210,10 +203,8 @@ async def test_a_stale_snapshot_gives_the_same_state(log: LocalLog) -> None:
 async def test_a_snapshot_that_cannot_be_used_changes_nothing(log: LocalLog, damage: str) -> None:
     settings = await played(log, 20)
     saved = await log.saved(SCOPE)
-    if damage == "a missing checkpoint":
-        await save(log, {"checkpoint/ckpt-000000": b""})
-    else:
-        await save(log, {"state": DAMAGE[damage](saved["state"])})
+    missing = damage == "a missing checkpoint"
+    await save(log, {"checkpoint/ckpt-000000": b""} if missing else {"state": DAMAGE[damage](saved["state"])})
     with pytest.raises(UnusableStateError):
         await read_snapshot(log, RUN, TOPICS, settings)
     state, events = await restored(log, settings)

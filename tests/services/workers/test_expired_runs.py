@@ -9,20 +9,10 @@ from tests.log.harness import topics_of_one_partition
 from tests.services.workers.pretend_engine import PretendEngine
 from tests.services.workers.test_learner_service import append, new_log, published, service, steps
 from tests.services.workers.test_learner_service import config as learner_config
-from tests.services.workers.test_rollout import (
-    checkpoint,
-    collect,
-    config,
-    publish,
-    started,
-    update,
-    worker,
-)
+from tests.services.workers.test_rollout import checkpoint, collect, config, publish, started, update, worker
 from unstable_stream.errors import ServiceError
 from unstable_stream.events import GameOutcome
-from unstable_stream.log.local.log import LocalLog
 from unstable_stream.runs.config import parse_config
-from unstable_stream.runs.data_dir import DataDir
 
 
 async def test_a_learner_whose_checkpoints_were_deleted(tmp_path: Path) -> None:
@@ -44,7 +34,7 @@ async def test_a_learner_whose_checkpoints_were_deleted(tmp_path: Path) -> None:
 
 async def test_a_collector_whose_outcomes_were_deleted(tmp_path: Path) -> None:
     """It must not take finished games for unfinished ones."""
-    async with LocalLog.open(DataDir(tmp_path).log, synchronous="NORMAL") as log:
+    async with new_log(tmp_path) as log:
         await log.create_topics(topics_of_one_partition())
         settings = parse_config(config().model_dump(mode="json"), ["evaluation.opponents=[]"])
         games = [started(index) for index in range(3)]

@@ -1,5 +1,6 @@
 """Calls into environments that do not return are noticed, and others are not."""
 
+import queue
 import subprocess
 import sys
 import threading
@@ -10,28 +11,20 @@ import pytest
 from tests.services.workers.test_rollout import ENV, games_of, read, started
 from unstable_stream.events import GameAbandoned, GameOutcome, GameStarted
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.topics import load_topics
-from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.services.workers.rollout import HungGames
 
 pytestmark = pytest.mark.longer
 
 
 def test_a_call_that_does_not_return_is_told_with_its_game() -> None:
-    told: list[GameStarted] = []
-    noticed = threading.Event()
-
-    def hung(game: GameStarted) -> None:
-        told.append(game)
-        noticed.set()
-
-    games = HungGames(0.2, hung)
+    told: queue.Queue[GameStarted] = queue.Queue()
+    games = HungGames(0.2, told.put)
     with games.calling(started(0)):
         pass
     with games.calling(started(1)):
-        assert noticed.wait(60), "nobody noticed"
-    assert [game.game_index for game in told] == [1]
+        assert told.get(timeout=60).game_index == 1
     games.close()
+    assert told.empty()
 
 
 def test_many_calls_that_return_are_none_that_hangs() -> None:
@@ -86,31 +79,24 @@ asyncio.run(main())
 
 
 async def test_the_process_of_a_game_that_hangs_records_that_says_so_and_ends(
-    tmp_path: Path,
+    tmp_path: Path, log: LocalLog
 ) -> None:
     """Of two games in flight the one that hangs is abandoned; the other has no end, and is played again."""
-    data = DataDir(tmp_path)
-    async with LocalLog.open(data.log, synchronous="NORMAL") as log:
-        await log.create_topics(list(load_topics().values()))
-        worker = subprocess.run(
-            [sys.executable, "-c", _WORKER, str(tmp_path)], capture_output=True, text=True, timeout=240
-        )
-        assert worker.returncode == 1, worker.stderr
-        assert "Code that hangs cannot be interrupted" in worker.stderr
-        assert worker.stderr.rstrip().endswith("Go on with: the advice")
-        events = await read(log)
+    worker = subprocess.run(
+        [sys.executable, "-c", _WORKER, str(tmp_path)], capture_output=True, text=True, timeout=240
+    )
+    assert worker.returncode == 1, worker.stderr
+    assert "Code that hangs cannot be interrupted" in worker.stderr
+    assert worker.stderr.rstrip().endswith("Go on with: the advice")
+    events = await read(log)
     assert games_of(events, GameOutcome) == [0]
     (abandoned,) = (event for event in events if isinstance(event, GameAbandoned))
     assert abandoned.game_index in (1, 2)
     assert f"{ENV}: its environment did not return within 2 s" in abandoned.reason
 
 
-async def test_such_a_process_ends_also_where_it_cannot_say_so(tmp_path: Path) -> None:
-    async with LocalLog.open(DataDir(tmp_path).log, synchronous="NORMAL") as log:
-        await log.create_topics(list(load_topics().values()))
-        with Path("/dev/full").open("w") as full_disk:
-            worker = subprocess.run(
-                [sys.executable, "-c", _WORKER, str(tmp_path)], stderr=full_disk, timeout=240, check=False
-            )
-        assert worker.returncode == 1
-        assert len([event for event in await read(log) if isinstance(event, GameAbandoned)]) == 1
+async def test_such_a_process_ends_also_where_it_cannot_say_so(tmp_path: Path, log: LocalLog) -> None:
+    command = [sys.executable, "-c", _WORKER, str(tmp_path)]
+    with Path("/dev/full").open("w") as full_disk:
+        assert subprocess.run(command, stderr=full_disk, timeout=240, check=False).returncode == 1
+    assert len([event for event in await read(log) if isinstance(event, GameAbandoned)]) == 1

@@ -1,18 +1,19 @@
 """What a learner decides, and what it keeps over a restart, without a log or a model."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
 import pytest
 
 from tests.builders import made
+from tests.services.workers.test_game_schedule import stored
 from tests.services.workers.test_learner_service import BATCH, RUN, config, steps
 from unstable_stream.algorithms.collapse import Sign
 from unstable_stream.algorithms.update_decisions import Admission, UpdateDecision
 from unstable_stream.errors import LearnerError
-from unstable_stream.events import CollapseWarning, DroppedStep, Event, LearnerUpdate, Step, StepsDropped
-from unstable_stream.log.port import StoredRecord, TopicPartition
-from unstable_stream.log.records import record_from_event
+from unstable_stream.events import CollapseWarning, DroppedStep, Event, LearnerUpdate, StepsDropped
+from unstable_stream.log.port import TopicPartition
 from unstable_stream.log.saved_state import UnusableStateError, pack_state
 from unstable_stream.runs.config import parse_config
 from unstable_stream.services.workers.learner_state import LearnerState, unpack_learner
@@ -23,11 +24,6 @@ STEPS = TopicPartition("steps", 0)
 def state_of(**sections: Any) -> LearnerState:
     tree = config().model_dump(mode="json", exclude_unset=True)
     return LearnerState(parse_config(tree | sections), RUN, None)
-
-
-def stored(step: Step, offset: int) -> StoredRecord:
-    record = record_from_event(step)
-    return StoredRecord("steps", 0, offset, record.key, record.value, record.headers, 0)
 
 
 def update(number: int, step_ids: tuple[str, ...] = (), **fields: Any) -> LearnerUpdate:
@@ -67,10 +63,8 @@ def test_what_to_do_before_an_update(
 def test_a_checkpoint_that_is_too_stale_itself_is_refused(checkpoint: int, refused: bool) -> None:
     state = state_of(buffer={"max_staleness": 2})
     state.last_checkpoint = checkpoint
-    if refused:
-        with pytest.raises(LearnerError, match=r"checkpoint, 1, is staler .* for update 6; raise it"):
-            state.check_staleness(6)
-    else:
+    says = r"checkpoint, 1, is staler .* for update 6; raise it"
+    with pytest.raises(LearnerError, match=says) if refused else nullcontext():
         state.check_staleness(6)
 
 
@@ -92,10 +86,7 @@ def test_an_update_of_other_limits_does_not_count_as_the_first(resumption: int |
     """A resumption may have other limits, and it draws old steps first."""
     state = state_of()
     state.fold_updates([update(1, metrics={"optimizer_steps": 0.0}, resumption=1)], 0, resumption)
-    if raises:
-        with pytest.raises(LearnerError):
-            state.check_trains(decided("mask"), 2)
-    else:
+    with pytest.raises(LearnerError) if raises else nullcontext():
         assert state.check_trains(decided("mask"), 2)
 
 

@@ -2,8 +2,8 @@
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+import re
+from collections.abc import Callable
 from typing import cast
 
 import msgspec
@@ -57,13 +57,6 @@ def config(num_workers: int = 6, **collector: int) -> RunConfig:
             "learner": {"iterations": UPDATES, "batch_size": 400},
         }
     )
-
-
-@pytest.fixture
-async def log(tmp_path: Path) -> AsyncIterator[LocalLog]:
-    async with LocalLog.open(tmp_path / "log.sqlite", synchronous="NORMAL") as opened:
-        await opened.create_topics(list(load_topics().values()))
-        yield opened
 
 
 async def read(log: LocalLog) -> list[Event]:
@@ -127,21 +120,12 @@ async def test_only_who_is_evaluated_answers_several_times(
     assert engine.asked == answers  # the first move is invalid and ends the game
 
 
-@pytest.mark.parametrize(
-    ("says", "reason"),
-    [
-        ("prompt of 900 tokens, context of 512", "prompt of 900 tokens, context of 512"),
-        ("\ud83d" + "too long " * 10_000, ("\ufffd" + "too long " * 10_000)[:4000]),
-    ],
-    ids=["plain", "no text and long"],
-)
-async def test_a_game_its_engine_refuses_is_given_up_with_the_reason(
-    log: LocalLog, says: str, reason: str
-) -> None:
-    assert await worker(log, PretendEngine(error=EngineError(says))).play([started(0)], ADAPTERS) == 0
+async def test_a_game_its_engine_refuses_is_given_up_with_the_reason(log: LocalLog) -> None:
+    error = EngineError("\ud83d" + "too long " * 10_000)  # which cannot be written as it is
+    assert await worker(log, PretendEngine(error=error)).play([started(0)], ADAPTERS) == 0
     (event,) = await read(log)
     assert isinstance(event, GameAbandoned)
-    assert event.reason == reason
+    assert event.reason == ("\ufffd" + "too long " * 10_000)[:4000]
 
 
 async def test_a_game_that_cannot_be_recorded_is_given_up_and_says_whose(log: LocalLog) -> None:
@@ -172,39 +156,28 @@ async def test_a_game_too_large_for_its_topic_is_abandoned_with_the_reason(log: 
     assert len([event for event in events if isinstance(event, Trajectory)]) == 2
     (reason,) = (event.reason for event in events if isinstance(event, GameAbandoned))
     assert reason.startswith(f"game {game_id(RUN, 'train', 0)}: {ENV}: it is too large to be recorded: ")
-    assert "'trajectories' has " in reason
-    assert "the topic's limit is 20000" in reason
+    assert re.search("'trajectories' has .*the topic's limit is 20000", reason)
 
 
 async def test_an_endpoint_is_asked_as_configured_and_its_answers_are_recorded(
     log: LocalLog, endpoint: Endpoint
 ) -> None:
-    opponent = {
-        "name": "m",
-        "kind": "openai",
-        "base_url": endpoint.url,
-        "api_key_env": KEY_ENV,
-        "template": "answer",
-        "max_tokens": 9,
-        "max_tokens_name": "max_completion_tokens",
-        "temperature": "default",
-        "extra_body": {"reasoning_effort": "low"},
-        "chat_template_kwargs": {"enable_thinking": False},
-    }
+    opponent: dict[str, object] = {"name": "m", "kind": "openai", "template": "answer"}
+    opponent |= {"base_url": endpoint.url, "api_key_env": KEY_ENV}
+    opponent |= {"max_tokens": 9, "max_tokens_name": "max_completion_tokens"}
+    asked: dict[str, object] = {"chat_template_kwargs": {"enable_thinking": False}}
+    opponent |= asked | {"temperature": "default", "extra_body": {"reasoning_effort": "low"}}
     settings = parse_config(config().model_dump(mode="json") | {"model_pool": {"fixed": [opponent]}})
     endpoint.replies(completion(None), completion("[4] \ud83d", "stop"), completion("so", "length"))
-    first = Seat(seat=0, model_uid="m", kind="openai", template="answer")
-    game = msgspec.structs.replace(started(0), seats=(first, msgspec.structs.replace(first, seat=1)))
+    seats = tuple(Seat(seat=seat, model_uid="m", kind="openai", template="answer") for seat in (0, 1))
+    game = msgspec.structs.replace(started(0), seats=seats)
     assert await worker(log, PretendEngine(), settings).play([game], ADAPTERS) == 1
     (outcome,) = await read(log)
     assert isinstance(outcome, GameOutcome)
     assert [action.action for action in outcome.actions] == ["[4]", "so"]
     assert (outcome.finish_reasons, outcome.no_answers) == (("stop", "length"), {0: 1})
-    assert {
-        "max_completion_tokens": 9,
-        "reasoning_effort": "low",
-        "chat_template_kwargs": {"enable_thinking": False},
-    }.items() <= endpoint.bodies[0].items()
+    asked |= {"max_completion_tokens": 9, "reasoning_effort": "low"}
+    assert asked.items() <= endpoint.bodies[0].items()
     assert "temperature" not in endpoint.bodies[0]
 
 
@@ -275,10 +248,9 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_game_after_game_given_up_stops_the_collector_with_the_reason(log: LocalLog) -> None:
     await publish(log, checkpoint(0))
     engine = PretendEngine(error=EngineError("the adapter has the wrong shape"))
-    with pytest.raises(ServiceError) as raised:
+    says = "(?s)50 games in a row were abandoned.*because: the adapter has the wrong shape$"
+    with pytest.raises(ServiceError, match=says):
         await collect(log, engine, config(num_workers=64))
-    assert "50 games in a row were abandoned" in str(raised.value)
-    assert str(raised.value).endswith("because: the adapter has the wrong shape")
 
 
 async def test_games_whose_trajectories_are_all_set_aside_stop_the_collector_with_the_reason(
@@ -294,9 +266,8 @@ async def test_games_whose_trajectories_are_all_set_aside_stop_the_collector_wit
                 await log.append(letters.about(record, "the reward is no number"))
 
     setting_aside = asyncio.create_task(set_aside())
-    with pytest.raises(
-        ServiceError, match=r"quarantined since the last update.*because: the reward is no number"
-    ):
+    says = r"quarantined since the last update.*because: the reward is no number"
+    with pytest.raises(ServiceError, match=says):
         await collect(log, PretendEngine())
     setting_aside.cancel()
 
@@ -393,7 +364,5 @@ async def test_engines_report_how_busy_they_are(log: LocalLog) -> None:
     await collect(log, PretendEngine())
     metrics = [event_from_record(record) async for record in read_to_end(log, ("metrics",))]
     engine = next(event for event in metrics if isinstance(event, Metrics) and event.source == "engine-0")
-    prefix = "inference/engine-0"
-    assert set(engine.values) == {
-        f"{prefix}/{name}" for name in ("queued", "running", "tok_s", "completions")
-    }
+    names = ("queued", "running", "tok_s", "completions")
+    assert set(engine.values) == {f"inference/engine-0/{name}" for name in names}

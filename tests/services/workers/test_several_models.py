@@ -14,16 +14,15 @@ from tests.services.workers.test_game_schedule import (
     wins_all_of_tak,
 )
 from unstable_stream.errors import ConfigError
-from unstable_stream.events import (
-    GameStarted,
-    checkpoint_uid,
-    is_checkpoint_uid,
-    trained_model,
-)
+from unstable_stream.events import GameStarted, checkpoint_uid, is_checkpoint_uid, trained_model
 from unstable_stream.services.launch.preflight import check_config
 from unstable_stream.services.workers.game_schedule import GameSchedule
 
 SEATS = [{"name": "first", "seats": [0]}, {"name": "second", "seats": [1]}]
+BY_ENVIRONMENT: dict[str, Any] = {
+    "train_envs": [{"env_id": "TicTacToe-v0-train"}, {"env_id": "ConnectFour-v0-train"}],
+    "trained_models": [{"name": "four", "env_ids": ["ConnectFour-v0-train"]}, {"name": "rest"}],
+}
 FIXED = {"fixed": [{"name": "random-legal"}], "sample_mode": "fixed"}
 
 
@@ -51,15 +50,17 @@ def test_the_name_of_a_checkpoint_tells_its_model() -> None:
         assert (trained_model(name), is_checkpoint_uid(name)) == (None, False)
 
 
-def test_in_self_play_each_seat_is_its_models_and_both_learn() -> None:
-    games = play(begun(config(trained_models=SEATS)))
-    assert games
-    assert all(trained(game) == {0: "ckpt-first-000000", 1: "ckpt-second-000000"} for game in games)
-
-
-def test_against_a_fixed_opponent_they_learn_in_turn_each_in_its_seat() -> None:
-    games = play(begun(config(trained_models=SEATS, model_pool=FIXED)))
-    assert [trained(game) for game in games[:2]] == [{0: "ckpt-first-000000"}, {1: "ckpt-second-000000"}]
+@pytest.mark.parametrize(
+    ("pool", "learn"),
+    [
+        ({}, [{0: "ckpt-first-000000", 1: "ckpt-second-000000"}] * 2),
+        (FIXED, [{0: "ckpt-first-000000"}, {1: "ckpt-second-000000"}]),
+    ],
+    ids=["self-play", "fixed opponent"],
+)
+def test_each_learns_in_its_seat(pool: dict[str, Any], learn: list[dict[int, str]]) -> None:
+    games = play(begun(config(trained_models=SEATS, model_pool=pool)))
+    assert [trained(game) for game in games[:2]] == learn
 
 
 def test_past_opponents_are_of_the_model_whose_seat_it_is() -> None:
@@ -76,12 +77,7 @@ def test_past_opponents_are_of_the_model_whose_seat_it_is() -> None:
 
 
 def test_a_model_for_each_environment() -> None:
-    settings = config(
-        train_envs=[{"env_id": "TicTacToe-v0-train"}, {"env_id": "ConnectFour-v0-train"}],
-        trained_models=[{"name": "four", "env_ids": ["ConnectFour-v0-train"]}, {"name": "rest"}],
-        collector={"num_workers": 32},
-        learner={"batch_size": 512},
-    )
+    settings = config(**BY_ENVIRONMENT, collector={"num_workers": 32}, learner={"batch_size": 512})
     games = play(begun(settings))
     assert {game.env_id for game in games} == {"TicTacToe-v0-train", "ConnectFour-v0-train"}
     for game in games:
@@ -110,11 +106,16 @@ def test_games_wait_for_the_model_that_has_too_many_steps() -> None:
     assert games.pending.total() > waiting - 32
 
 
+def finish(games: GameSchedule, model: str) -> None:
+    """Let a model have all its updates."""
+    for number in range(1, 6):
+        games.apply(update(number, 1, model=model))
+        games.apply(checkpoint(number, model))
+
+
 def test_a_model_that_is_done_plays_on_and_learns_no_more() -> None:
     games = begun(config(trained_models=SEATS))
-    for number in range(1, 6):
-        games.apply(update(number, 1, model="first"))
-        games.apply(checkpoint(number, "first"))
+    finish(games, "first")
     assert not games.training_finished
     for game in play(games):
         assert game.seats[0].model_uid == "ckpt-first-000005"
@@ -122,11 +123,7 @@ def test_a_model_that_is_done_plays_on_and_learns_no_more() -> None:
 
 
 def test_where_nobody_learns_any_more_nothing_is_played() -> None:
-    settings = config(
-        train_envs=[{"env_id": "TicTacToe-v0-train"}, {"env_id": "ConnectFour-v0-train"}],
-        trained_models=[{"name": "four", "env_ids": ["ConnectFour-v0-train"]}, {"name": "rest"}],
-    )
-    games = begun(settings, *(update(number, 1, model="four") for number in range(1, 6)))
+    games = begun(config(**BY_ENVIRONMENT), *(update(number, 1, model="four") for number in range(1, 6)))
     assert {game.env_id for game in play(games)} == {"TicTacToe-v0-train"}
 
 
@@ -134,29 +131,24 @@ def test_the_run_is_over_when_every_model_is() -> None:
     games = begun(config(trained_models=SEATS))
     for model in ("first", "second"):
         assert not games.finished
-        for number in range(1, 6):
-            games.apply(update(number, 1, model=model))
-            games.apply(checkpoint(number, model))
+        finish(games, model)
     assert games.training_finished
-    for _ in range(100):
-        if not play(games, "eval"):
-            break
+    while play(games, "eval"):
+        pass
     assert games.finished
 
 
 def test_a_checkpoint_is_evaluated_in_its_own_seats() -> None:
     games = begun(config(trained_models=SEATS))
     played = [game for _ in range(10) for game in play(games, "eval")]
-    assert len(played) == 2 * 6
+    uids = [checkpoint_uid(0, model) for model in ("first", "second")]
     for game in played:
         (mine,) = [seat.seat for seat in game.seats if seat.model_uid == game.evaluated_uid]
         assert ("first", "second")[mine] == trained_model(game.seats[mine].model_uid)
         assert game.seats[1 - mine].model_uid == "random-legal"
-    by_model = [
-        {game.seed for game in played if game.evaluated_uid == checkpoint_uid(0, model)}
-        for model in ("first", "second")
-    ]
-    assert by_model[0] == by_model[1], "both play the same games"
+    seeds = {uid: {game.seed for game in played if game.evaluated_uid == uid} for uid in uids}
+    assert len(seeds[uids[0]]) == 6
+    assert seeds[uids[0]] == seeds[uids[1]], "both play the same games"
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.archive.history import made_up_run, stored
-from tests.places import ask
+from tests.archive.history import made_up_run
+from tests.places import archived, ask
 from unstable_stream.api.game_filter import Sort
 from unstable_stream.api.games import find_games
-from unstable_stream.archive import ArchiveWriter
 from unstable_stream.events import Event, GameOutcome, GameStarted, Trajectory, game_id
 
 pytestmark = pytest.mark.longer
@@ -30,11 +29,8 @@ def _with_cut_completion(event: Event) -> Event:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("data")
     events = [_with_cut_completion(event) for event in made_up_run(updates=3)]
-    with ArchiveWriter(directory / "archive.duckdb") as writer:
-        writer.write(stored(events + made_up_run("run-b", updates=1)))
-    return directory
+    return archived(tmp_path_factory.mktemp("data"), events + made_up_run("run-b", updates=1)).parent
 
 
 def _output(data: Path, *arguments: str) -> str:
@@ -63,6 +59,9 @@ def _train(data: Path, *filters: str) -> list[int]:
         (["--min-moves", "6"], [9, 4]),
         (["--max-moves", "2"], [10, 5, 0]),
         (["--truncated"], [3, 2]),
+        (["--invalid"], []),
+        (["--env", "tictac", "-n", "1"], [13]),
+        (["--env", "Chess"], []),
         (["--state", "abandoned"], [13]),
         (["--state", "in-flight"], [12]),
         (["--state", "abandoned", "--opponent", "random", "--seat", "1"], [13]),
@@ -105,10 +104,8 @@ def test_json_holds_all_of_a_move(data: Path) -> None:
     stages = (move["raw_reward"], move["final_reward"], move["step_reward"], move["fate"], move["update"])
     assert stages == (-1.0, -1.25, -1.125, "trained", 2)
     assert body["moves"][1]["step_id"] is None
-    assert (body["winner"], [move["action"] for move in body["moves"]]) == (
-        "random",
-        [f"[{i}]" for i in range(6)],
-    )
+    assert body["winner"] == "random"
+    assert [move["action"] for move in body["moves"]] == [f"[{i}]" for i in range(6)]
     evaluated = json.loads(_output(data, "games", "show", game_id("run-a", "eval", 0), "--json"))
     assert [move["fate"] for move in evaluated["moves"]] == [None] * 5
 
@@ -129,9 +126,7 @@ def _of_teams(event: Event) -> Event:
 
 
 def test_a_partner_is_no_opponent_whether_the_game_is_over_or_not(tmp_path: Path) -> None:
-    path = tmp_path / "archive.duckdb"
-    with ArchiveWriter(path) as writer:
-        writer.write(stored([_of_teams(event) for event in made_up_run(updates=3)]))
+    path = archived(tmp_path, [_of_teams(event) for event in made_up_run(updates=3)])
     states = {}
     for opponent in ("ckpt-partner-000001", "random", "ckpt-000003"):
         for state in ("finished", "in-flight", "abandoned"):

@@ -26,19 +26,17 @@ from unstable_stream.events import RunStarted, Step
 from unstable_stream.log import topic_drift, topics
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.open import opened_log
-from unstable_stream.log.port import EventLog, Record, TopicPartition, TopicSpec
+from unstable_stream.log.port import EventLog, Positions, Record, TopicPartition, TopicSpec
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.ui.cli import app
 
 pytestmark = pytest.mark.longer
 
 
-@pytest.fixture(params=["local", "kafka"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
+@pytest.fixture
+def place(location: str, tmp_path: Path) -> list[str]:
     """``--data`` and ``--log`` of each kind of log."""
-    if request.param == "local":
-        return ["--data", str(tmp_path), "--log", "local"]
-    return ["--data", str(tmp_path), "--log", f"kafka://{request.getfixturevalue('kafka_bootstrap')}"]
+    return ["--data", str(tmp_path), "--log", location]
 
 
 @pytest.fixture
@@ -145,6 +143,13 @@ def test_a_topic_is_described_as_declared_and_as_it_is(
     assert run("topics", "list", *place).output == run("topics", *place).output
 
 
+async def commit(log: EventLog, group: str, positions: Positions) -> None:
+    producer = await log.producer(group)
+    async with producer.transaction() as transaction:
+        await transaction.commit_positions(group, positions)
+    await producer.close()
+
+
 def test_the_lag_of_a_group_is_shown_by_topic_and_by_partition(
     place: list[str], declared: Mapping[str, TopicSpec]
 ) -> None:
@@ -154,10 +159,7 @@ def test_the_lag_of_a_group_is_shown_by_topic_and_by_partition(
     async def fall_behind(log: EventLog) -> None:
         await log.create_topics([first])
         await log.append([Record(first.name, "k", b"x", partition=n % 2) for n in range(6)])
-        producer = await log.producer(group)
-        async with producer.transaction() as transaction:
-            await transaction.commit_positions(group, {TopicPartition(first.name, 0): 1})
-        await producer.close()
+        await commit(log, group, {TopicPartition(first.name, 0): 1})
 
     on_log(place, fall_behind)
     whole = run("topics", "lag", "--group", group, "--json", *place)
@@ -176,14 +178,11 @@ def test_the_lag_of_a_group_is_shown_by_topic_and_by_partition(
 def test_watching_the_lag_prints_a_line_a_measurement_until_interrupted(place: list[str]) -> None:
     group = f"group-{secrets.token_hex(4)}"
 
-    async def commit(log: EventLog) -> None:
+    async def catch_up(log: EventLog) -> None:
         await topic_drift.prepare_topics(log, place[3])
-        producer = await log.producer(group)
-        async with producer.transaction() as transaction:
-            await transaction.commit_positions(group, await log.end_offsets("checkpoints"))
-        await producer.close()
+        await commit(log, group, await log.end_offsets("checkpoints"))
 
-    on_log(place, commit)
+    on_log(place, catch_up)
     arguments = ["topics", "lag", "--group", group, "--watch", "--json", *place]
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -283,6 +282,6 @@ def test_saved_states_of_ended_runs_are_pruned_by_hand(tmp_path: Path) -> None:
     assert run("prune", *place).output == "0 saved states of 0 runs forgotten\n"
 
 
-@pytest.mark.parametrize("place", ["kafka"], indirect=True)
+@pytest.mark.parametrize("location", ["kafka"], indirect=True)
 def test_kafka_deletes_by_itself(place: list[str]) -> None:
     assert "deletes expired records by itself" in str(run("topics", "trim", *place).exception)

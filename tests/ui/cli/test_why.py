@@ -3,47 +3,25 @@
 import json
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from tests.archive.history import made_up_run, stored
-from tests.places import ask
-from unstable_stream.archive import ArchiveWriter
+from tests.archive.history import made_up_run
+from tests.places import archived, ask
 from unstable_stream.errors import ArchiveError
-from unstable_stream.events import Event, Trajectory, game_id
+from unstable_stream.events import game_id
 
 _GAME = game_id("run-a", "train", 4)
 
 
-def _with_taunt(event: Event) -> Event:
-    if not isinstance(event, Trajectory) or event.game_id != _GAME:
-        return event
-    turn = msgspec.structs.replace(event.turns[0], completion="[red]no[/red] \x1b[31m" + "x" * 99)
-    return msgspec.structs.replace(event, turns=(turn, *event.turns[1:]))
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("data")
-    with ArchiveWriter(directory / "archive.duckdb") as writer:
-        writer.write(stored([_with_taunt(event) for event in made_up_run()]))
-    return directory
+    return archived(tmp_path_factory.mktemp("data"), made_up_run()).parent
 
 
 def _lines(data: Path, *arguments: str) -> list[str]:
     result = ask(data, "why", *arguments, width=120)
     assert result.exit_code == 0, result.output
     return [line.rstrip() for line in result.stdout.splitlines()]
-
-
-def test_an_update_as_a_tree(data: Path) -> None:
-    lines = _lines(data, "--update", "2", "-n", "2")
-    assert lines[0] == "update 2  of run run-a"
-    assert "├── started from checkpoint ckpt-000001" in lines
-    assert "├── trained on 7 steps" in lines
-    assert "│   └── … 5 more" in lines
-    assert "└── made checkpoint ckpt-000002" in lines
-    assert any("random" in line and "ckpt-000001 [abababab] -1" in line for line in lines)
 
 
 def test_a_game_as_a_tree_down_to_the_checkpoint_it_fed(data: Path) -> None:
@@ -56,13 +34,6 @@ def test_a_game_as_a_tree_down_to_the_checkpoint_it_fed(data: Path) -> None:
     assert sum("(told above)" in line for line in lines) >= 2
 
 
-def test_what_a_model_wrote_is_not_obeyed(data: Path) -> None:
-    text = "\n".join(_lines(data, _GAME))
-    assert "[red]no[/red]" in text
-    assert "\x1b" not in text
-    assert "x" * 80 not in text
-
-
 def test_json_is_all_of_it(data: Path) -> None:
     body = json.loads(ask(data, "why", "run-a:update:2", "--json", "--depth", "3").stdout)
     assert body["root"] == "update:run-a:2"
@@ -73,9 +44,8 @@ def test_json_is_all_of_it(data: Path) -> None:
     assert step["facts"]["completion_token_ids"] == [100, 101, 102, 103, 104]
     assert nodes[f"game:run-a:{_GAME}"]["facts"]["seed"] == 1004
     # Every end of every link is told of.
-    assert {end["key"] for node in body["nodes"] for link in node["links"] for end in link["to"]} <= set(
-        nodes
-    )
+    ends = {end["key"] for node in body["nodes"] for link in node["links"] for end in link["to"]}
+    assert ends <= nodes.keys()
 
 
 def test_a_mistake_is_told(data: Path) -> None:

@@ -10,11 +10,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests import places
-from tests.archive.history import stored
 from tests.history.views.conftest import archive as archive  # a fixture
 from tests.ui.web.browser import Tab, opened_tab
 from unstable_stream.api.place import Place
-from unstable_stream.archive import ArchiveWriter
 from unstable_stream.events import Event
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.ui.web import Site, build_app
@@ -51,10 +49,8 @@ def client_of(*places: Place) -> Iterator[TestClient]:
 @contextmanager
 def shown(data: Path, *events: Event) -> Iterator[tuple[TestClient, str]]:
     """A browser without scripts, and how the addresses of a new archive of these events begin."""
-    place = Place.at(data)
-    with ArchiveWriter(place.archive, timeout_s=60) as writer:
-        writer.write(stored(list(events)))
-    with client_of(place) as client:
+    places.archived(data, events)
+    with client_of(Place.at(data)) as client:
         yield client, f"/{data.name}"
 
 

@@ -1,7 +1,5 @@
 """The pages in a real browser: they follow a run, can be asked and read by all, and obey no model."""
 
-import socket
-import threading
 from pathlib import Path
 
 import pyarrow.parquet
@@ -77,24 +75,19 @@ def test_a_game_is_watched_with_the_keyboard(tab: Tab, data: Path) -> None:
         assert tab.ask("document.title") == "eval game 12"
 
 
+_GAME = game_id("run-a", "eval", 12)
+_PAGES = (
+    *("", "runs/run-a", "compare?run=run-a&run=run-b", "games", f"games/{_GAME}", "sql?q=FROM+runs"),
+    *(f"games/{_GAME}?beside={game_id('run-a', 'eval', 4)}", "why?of=run-a:update:3", "what-if?run=run-a"),
+    "play",
+)
+
+
 @pytest.mark.parametrize("width", [360, 700, 1400])
 def test_pages_fit_narrow_and_wide_screens(tab: Tab, data: Path, width: int) -> None:
     tab.resize(width, 800)
-    game = game_id("run-a", "eval", 12)
-    paths = (
-        "",
-        "runs/run-a",
-        "games",
-        f"games/{game}",
-        f"games/{game}?beside={game_id('run-a', 'eval', 4)}",
-        "compare?run=run-a&run=run-b",
-        "sql?q=SELECT * FROM runs",
-        "why?of=run-a:update:3",
-        "what-if?run=run-a",
-        "play",
-    )
     with visited(tab, Place.at(data)) as base:
-        for path in paths:
+        for path in _PAGES:
             tab.go(base + path)
             if path.startswith("sql"):
                 tab.wait("document.querySelectorAll('#rows tbody tr').length > 0")
@@ -120,31 +113,13 @@ def test_sql_is_asked_charted_and_shared(tab: Tab, data: Path) -> None:
 
 
 def test_what_another_site_asks_is_asked_by_hand(tab: Tab, data: Path) -> None:
-    with visited(tab, Place.at(data)):
-        port = tab.ask("location.port")
-        # Another origin of the same site, which a browser tells apart by the port alone.
-        with socket.create_server(("127.0.0.1", 0)) as bound:
-            page = f'<link rel="icon" href="data:,"><a href="http://127.0.0.1:{port}/{data.name}/sql?q=SELECT+41">look</a>'.encode()
-            other = threading.Thread(target=_answer_once, args=(bound, page))
-            other.start()
-            tab.go(f"http://127.0.0.1:{bound.getsockname()[1]}/")
-            other.join()
+    with visited(tab, Place.at(data)) as base:
+        tab.go(f"data:text/html,<a href='{base}sql?q=SELECT+41'>look</a>")
         tab.ask("document.querySelector('a').click()")
         tab.wait("document.getElementById('foreign') !== null")
         assert tab.ask("document.getElementById('answer').hidden")
         tab.ask("document.getElementById('ask').click()")
         tab.wait("document.querySelector('#rows td')?.innerText === '41'")
-
-
-def _answer_once(bound: socket.socket, page: bytes) -> None:
-    connection, _ = bound.accept()
-    with connection:
-        connection.recv(65536)
-        connection.sendall(
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\n"
-            + f"content-length: {len(page)}\r\n\r\n".encode()
-            + page
-        )
 
 
 def test_zoom_and_hidden_lines_outlive_a_refresh(tab: Tab, tmp_path: Path) -> None:
@@ -337,20 +312,6 @@ def test_nothing_that_a_model_wrote_is_obeyed(tab: Tab, data: Path) -> None:
                 assert tab.ask("document.body.textContent.includes('\\ufffd]0;hacked\\ufffd')"), path
 
 
-_GAME = game_id("run-a", "eval", 12)
-_PAGES = (
-    "",
-    "runs/run-a",
-    "compare?run=run-a&run=run-b",
-    "games",
-    f"games/{_GAME}",
-    f"games/{_GAME}?beside={game_id('run-a', 'eval', 4)}",
-    "sql?q=FROM+runs",
-    "why?of=run-a:update:3",
-    "what-if?run=run-a",
-    "play",
-    "nothing",
-)
 # WCAG 2.2, success criterion 1.4.3: 4.5 for text, 3 for large text, by the relative luminance of the computed
 # colours. Elements whose own text is not shown, or that are disabled, do not count.
 _TOO_FAINT = """(() => {
@@ -405,7 +366,7 @@ def test_text_stands_out_and_everything_has_a_name(browser: Tab, data: Path, sch
     browser.prefer(scheme)
     found = {}
     with visited(browser, Place.at(data)) as base:
-        for path in _PAGES:
+        for path in (*_PAGES, "nothing"):
             browser.go(base + path)
             if problems := [*browser.ask(_TOO_FAINT), *browser.ask(_NAMELESS)]:
                 found[path] = problems

@@ -83,15 +83,7 @@ def test_nothing_is_changed_from_elsewhere(client: TestClient, base: str, method
 
 @pytest.mark.parametrize(
     "path",
-    [
-        "/static/../app.py",
-        "/static/%2e%2e/app.py",
-        "/static/..%2fapp.py",
-        "/static//etc/passwd",
-        "/static/....//app.py",
-        "/..%2f..%2fetc%2fpasswd/",
-        "/../../etc/passwd",
-    ],
+    ["/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2fapp.py", "/static//etc/passwd", "/..%2fx"],
 )
 def test_no_path_leads_out(client: TestClient, path: str) -> None:
     answer = client.get(f"http://{HOST}{path}")

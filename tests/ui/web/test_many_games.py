@@ -6,12 +6,13 @@ from collections.abc import Callable
 import duckdb
 import pytest
 
-from tests.archive.history import made_up_run, stored
+from tests.archive.history import made_up_run
 from tests.archive.many_games import multiply_games
+from tests.places import archived
 from tests.ui.web.conftest import client_of
 from unstable_stream.api.games import find_games
 from unstable_stream.api.place import Place
-from unstable_stream.archive import ArchiveWriter, query
+from unstable_stream.archive import query
 
 pytestmark = pytest.mark.longer
 
@@ -23,9 +24,7 @@ _MOST: float = 12.0
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     """A run of sixty thousand games."""
     place = Place.at(tmp_path_factory.mktemp("many"))
-    with ArchiveWriter(place.data.archive_file) as writer:
-        writer.write(stored(made_up_run(updates=20)))
-    multiply_games(place.data.archive_file, 500)
+    multiply_games(archived(place.root, made_up_run(updates=20)), 500)
     return place
 
 
@@ -85,15 +84,3 @@ def test_the_games_found_are_those_of_the_view(
         [offset],
     )
     assert [row["game"] for row in found.dicts()] == [game for (game,) in expected.rows]
-
-
-def test_the_books_are_those_of_the_games(place: Place) -> None:
-    ((started, finished, abandoned, in_flight),) = query(
-        place.data.archive_file,
-        "SELECT games_started, games_finished, games_abandoned, games_in_flight FROM ledger",
-    ).rows
-    counted = dict(query(place.data.archive_file, "SELECT state, count(*) FROM games GROUP BY state").rows)
-    assert started == sum(counted.values())
-    assert (finished, abandoned, in_flight) == tuple(
-        counted[state] for state in ("finished", "abandoned", "in-flight")
-    )

@@ -9,9 +9,8 @@ from starlette.testclient import TestClient
 
 from tests.archive.history import START_MS, made_up_run
 from tests.builders import made
-from tests.ui.web.conftest import RECORDED, client_of, shown
+from tests.ui.web.conftest import shown
 from unstable_stream.api.place import Place
-from unstable_stream.archive import query
 from unstable_stream.events import Metrics, PartChanged, RunStarted, event_id
 
 
@@ -40,16 +39,6 @@ def test_what_it_won_comes_after_the_page(client: TestClient, base: str) -> None
     assert client.get(f"{base}/runs/run-z/results").status_code == 404
 
 
-def test_the_curves_are_the_reports(client: TestClient, base: str) -> None:
-    found = charts(client, base, "run=run-a")
-    loss = found["loss"]["series"][0]
-    assert loss["x"] == [1, 2, 3, 4, 5, 6]
-    assert loss["y"] == pytest.approx([1 / update for update in range(1, 7)])
-    assert found["win-rate"]["percent"]
-    assert "ladder-0" in found
-    assert found["payoff-0"]["matrix"]["names"]
-
-
 @pytest.mark.parametrize(("axis", "per_update"), [("games", 4.0), ("hours", 6 / 3600)])
 def test_curves_by_games_and_by_hours(client: TestClient, base: str, axis: str, per_update: float) -> None:
     found = charts(client, base, f"run=run-a&by={axis}")
@@ -72,14 +61,9 @@ def test_every_metric_has_a_chart(client: TestClient, base: str) -> None:
 
 
 def _reported(source: str, name: str, value: float, second: int) -> Metrics:
-    return made(
-        Metrics,
-        event_id=event_id("run-c", "metrics", source, name, second),
-        run_id="run-c",
-        occurred_at_ms=START_MS + 1000 * second,
-        source=source,
-        values={name: value},
-    )
+    uid, moment = event_id("run-c", "metrics", source, name, second), START_MS + 1000 * second
+    fields = {"source": source, "values": {name: value}}
+    return made(Metrics, event_id=uid, run_id="run-c", occurred_at_ms=moment, **fields)
 
 
 def test_a_metric_of_a_plug_in_appears_by_itself(tmp_path: Path) -> None:
@@ -98,28 +82,21 @@ def test_alerts_services_and_the_log_of_a_run(tmp_path: Path) -> None:
     alerts = [("<b>slow</b>", 0.5, 1), ("gone", 0.5, 1), ("gone", 0.0, 2)]
     reports = [_reported("plugin/watch", f"alerts/{name}", value, second) for name, value, second in alerts]
     reports += [_reported("launcher", f"services/learner/{name}", 2.0, 1) for name in ("up", "restarts")]
-    lost = made(
-        PartChanged,
-        event_id="lost",
-        run_id="run-c",
-        part="rollout-1",
-        change="lost",
-        host="gpu-3",
-        reason="<b>preempted</b>",
-    )
+    part = {"part": "rollout-1", "change": "lost", "host": "gpu-3", "reason": "<b>preempted</b>"}
+    lost = made(PartChanged, event_id="lost", run_id="run-c", **part)
     logs = Place.at(tmp_path).data.service_logs("run-c")
     logs.mkdir(parents=True)
     note = "2026-01-01T00:00:00.000+00:00 learner died: ValueError: <b>no</b> weights; starting it again\n"
     (logs / "launcher.log").write_text(note, encoding="utf-8")
     with shown(tmp_path, *made_up_run("run-c", updates=1), *reports, lost) as (client, base):
         page = client.get(f"{base}/runs/run-c").text
-        part = client.get(f"{base}/runs/run-c/health").text
+        health = client.get(f"{base}/runs/run-c/health").text
     assert '&lt;b&gt;slow&lt;/b&gt;: 0.5 <span class="quiet">(plugin/watch' in page
     assert "gone: " not in page
     assert "learner was restarted 2 times" in page
     assert "<td>lost</td><td>gpu-3</td><td>&lt;b&gt;preempted&lt;/b&gt;</td>" in page
-    assert "no event log" in part
-    assert "ValueError: &lt;b&gt;no&lt;/b&gt; weights" in part
+    assert "no event log" in health
+    assert "ValueError: &lt;b&gt;no&lt;/b&gt; weights" in health
 
 
 def test_several_runs_lie_over_each_other(client: TestClient, base: str) -> None:
@@ -133,25 +110,10 @@ def test_several_runs_lie_over_each_other(client: TestClient, base: str) -> None
 
 
 def test_forks_are_a_tree(tmp_path: Path) -> None:
-    fork = made(
-        RunStarted,
-        run_id="run-d",
-        occurred_at_ms=START_MS + 60_000,
-        name="child",
-        config={"learner": {"iterations": 9}},
-        parent_run_id="run-c",
-        parent_update=1,
-    )
+    parent, config = {"parent_run_id": "run-c", "parent_update": 1}, {"learner": {"iterations": 9}}
+    later = START_MS + 60_000
+    fork = made(RunStarted, run_id="run-d", occurred_at_ms=later, name="child", config=config, **parent)
     with shown(tmp_path, *made_up_run("run-c", updates=1), fork) as (client, base):
         page = client.get(f"{base}/compare?run=run-d").text
         assert page.index("<h2>Forks</h2>") < page.index("↳ at update 1:")
         assert "1 of 9 updates, 0 games" in client.get(f"{base}/").text
-
-
-def test_whatever_a_run_has_reported_appears_by_itself(recorded: Place) -> None:
-    question = "SELECT DISTINCT unnest(map_keys(metrics)) FROM updates WHERE run_id = $1"
-    names = [name for (name,) in query(recorded.archive, question, [RECORDED]).rows]
-    with client_of(recorded) as client:
-        found = charts(client, f"/{recorded.root.name}", f"run={RECORDED}")
-    assert names
-    assert {f"metric-learner-update/{name}" for name in names} <= found.keys()

@@ -9,9 +9,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.archive.history import GAMES_PER_UPDATE, made_up_run, stored
+from tests.places import archived
 from tests.ui.web.conftest import client_of
 from unstable_stream.api.place import Place
-from unstable_stream.archive import ArchiveWriter, drop_run, held, query
+from unstable_stream.archive import ArchiveWriter, drop_run
 from unstable_stream.errors import RunError
 from unstable_stream.history.views.run_list import life_of, list_runs
 from unstable_stream.log.stores.archive_address import ARCHIVE_VARIABLE, ArchiveAddress
@@ -56,9 +57,8 @@ def test_an_archive_that_is_not_there_yet(tmp_path: Path) -> None:
     place = Place.at(tmp_path / "new")
     with client_of(place) as client:
         assert "unstable-stream quickstart --data" in client.get("/").text
-        place.data.archive_file.parent.mkdir()
-        with ArchiveWriter(place.data.archive_file) as writer:
-            writer.write(stored(made_up_run("run-c", updates=1)))
+        place.root.mkdir()
+        archived(place.root, made_up_run("run-c", updates=1))
         assert "made up run-c" in client.get("/").text
 
 
@@ -104,14 +104,6 @@ def test_pages_see_what_is_written_meanwhile(tmp_path: Path) -> None:
             seen.add(page[page.index("updates, ") :].split()[1])
         assert "3 of 3 updates" in client.get("/").text
     assert len(seen) > 2
-
-
-def test_held_queries_see_one_state_and_let_go(archive: Path) -> None:
-    with held(archive):
-        first = query(archive, "SELECT count(*) FROM game_outcomes").rows
-        assert query(archive, "SELECT count(*) FROM game_outcomes").rows == first
-    with ArchiveWriter(archive, timeout_s=5):
-        pass
 
 
 def test_what_fails_is_not_remembered(archive: Path) -> None:

@@ -47,12 +47,7 @@ def test_rows_come_as_files(client: TestClient, base: str, tmp_path: Path) -> No
     ("sql", "says"),
     [
         ("DELETE FROM metrics", "DELETE is refused"),
-        ("CREATE TABLE mine (a INT)", "CREATE is refused"),
-        ("COPY (SELECT 1) TO 'x.csv'", "COPY is refused"),
         ("SELECT * FROM read_text('/etc/passwd')", "disabled by configuration"),
-        ("ATTACH 'other.duckdb'", "ATTACH is refused"),
-        ("SET enable_external_access = true", "SET is refused"),
-        ("INSTALL httpfs", "LOAD is refused"),
         ("SELECT nothing FROM games", "nothing"),
         ("", "no query"),
     ],

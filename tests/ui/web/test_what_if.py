@@ -2,7 +2,6 @@
 
 import math
 import re
-import threading
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +15,10 @@ from tests.history.proofs.recorded_run import record_run
 from tests.ui.web.conftest import HOST, RECORDED, client_of
 from unstable_stream.api.place import Place
 from unstable_stream.api.serving import archive
-from unstable_stream.api.what_if import rerate_run
 from unstable_stream.archive import query
 from unstable_stream.history.hindsight.rederive import advantages
 from unstable_stream.ui.web import Site, build_app
 from unstable_stream.ui.web.pages.what_if import _inline
-from unstable_stream.ui.web.site import Job, _templates
 
 RUN = RECORDED
 _ORIGIN = {"origin": f"http://{HOST}"}
@@ -35,12 +32,8 @@ def asking(recorded: Place) -> Iterator[TestClient]:
 
 def ask(client: TestClient, place: Place, kind: str, **form: str) -> str:
     """Send a form, wait for the end, and return the page of the result."""
-    answer = client.post(
-        f"/{place.root.name}/what-if/{kind}",
-        data={"run": RUN, **form},
-        headers=_ORIGIN,
-        follow_redirects=False,
-    )
+    path, data = f"/{place.root.name}/what-if/{kind}", {"run": RUN, **form}
+    answer = client.post(path, data=data, headers=_ORIGIN, follow_redirects=False)
     assert answer.status_code == 303, answer.text
     while 'data-going="yes"' in (page := client.get(answer.headers["location"]).text):
         pass
@@ -95,19 +88,10 @@ def test_a_wrong_form_is_answered_in_words(
 
 
 def test_what_a_run_used_is_written_as_toml() -> None:
-    used = {
-        "text": 'a "b" \\ \n \x7f 😀',
-        "odd key": 1,
-        "none": None,
-        "numbers": [math.inf, -math.inf, 1e300, None, 7],
-        "deep": {"yes": True, "none": None},
-    }
-    assert tomllib.loads(f"used = {_inline(used)}")["used"] == {
-        "text": used["text"],
-        "odd key": 1,
-        "numbers": [math.inf, -math.inf, 1e300, 7],
-        "deep": {"yes": True},
-    }
+    numbers = [math.inf, -math.inf, 1e300, 7]
+    said = {"text": 'a "b" \\ \n \x7f 😀', "odd key": 1, "numbers": numbers, "deep": {"yes": True}}
+    used = said | {"none": None, "numbers": [*numbers, None], "deep": {"yes": True, "none": None}}
+    assert tomllib.loads(f"used = {_inline(used)}")["used"] == said
     assert math.isnan(tomllib.loads(f"used = {_inline(math.nan)}")["used"])
 
 
@@ -142,31 +126,6 @@ def test_the_weights_of_a_batch_are_its_normalised_rewards(recorded: Place) -> N
 def test_an_update_that_is_not_there_has_no_weights(recorded: Place, archive: Path) -> None:
     assert advantages(recorded.archive, RUN, 999) == {}
     assert advantages(archive, "run-a", 1) == {}  # its configuration is made up
-
-
-def test_how_far_a_computation_is(asking: TestClient, recorded: Place) -> None:
-    site = Site([recorded])
-    (shelf,) = site.shelves.values()
-    on = threading.Event()
-
-    def work(job: Job) -> tuple[None, None]:
-        job.done_of = (20_000, 50_000)
-        assert on.wait(60)
-        return None, None
-
-    job = site.jobs.start("ratings", "Ratings", work)
-    while job.done_of is None:
-        pass
-    page = _templates().get_template("what_if_result.html.jinja")
-    text = page.render(site=site, shelf=shelf, version="", job=job, done=False, result=None, kept=None)
-    assert 'value="20000" max="50000"' in text
-    assert "20,000 of 50,000 games, under way" in text
-    on.set()
-    assert job.done.wait(60)
-    told: list[tuple[int, int]] = []
-    rerate_run(recorded, RUN, dry_run=True, on_progress=lambda done, of: told.append((done, of)))
-    assert told
-    assert told[-1][0] == told[-1][1] > 0
 
 
 @pytest.fixture

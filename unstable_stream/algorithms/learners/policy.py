@@ -8,14 +8,15 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from unstable_stream.algorithms.learners.base_model import copy_weights, load_base_model
 from unstable_stream.algorithms.learners.lora import (
     adapter_config,
     adapter_weights,
     build_policy,
     checkpoint_activations,
+    copy_weights,
     load_adapter_directory,
     load_adapter_weights,
+    load_base_model,
 )
 from unstable_stream.algorithms.learners.settings import LearnerSettings
 

@@ -16,5 +16,3 @@ A row of the table is a row of one relation: of ``events``, of a typed table, or
 - An event archived twice has typed rows twice; readers leave out all but those of the smallest record number
   (:mod:`.snapshot`).
 """
-
-__all__: list[str] = []

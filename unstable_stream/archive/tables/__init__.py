@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from unstable_stream.archive.tables import games, operations, training
 from unstable_stream.archive.tables.declare import Column, TableDefinition, traced
+from unstable_stream.archive.tables.typed import GAMES, OPERATIONS, TRAINING
 
 __all__ = ["TABLES", "Column", "TableDefinition"]
 
 TABLES: Final[tuple[TableDefinition, ...]] = tuple(
-    map(traced, (*operations.TABLES[:1], *games.TABLES, *training.TABLES, *operations.TABLES[1:]))
+    map(traced, (*OPERATIONS[:1], *GAMES, *TRAINING, *OPERATIONS[1:]))
 )
 """Every typed table, in the order they are documented."""

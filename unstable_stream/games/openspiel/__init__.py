@@ -5,5 +5,3 @@
 :mod:`~unstable_stream.games.openspiel.solution` tells how far a policy is from optimal play. Importing this
 package loads none of them.
 """
-
-__all__: list[str] = []

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import LearnerUpdate, RunStarted, Step, trained_model
-from unstable_stream.history.proofs.recompute_steps_and_ratings import replayed_step
+from unstable_stream.history.proofs.recompute import replayed_step
 from unstable_stream.log.port import Consumer, EventLog
 from unstable_stream.log.reading import readable_events
 from unstable_stream.log.records import record_from_event

@@ -15,7 +15,7 @@ import msgspec
 
 from unstable_stream.errors import ConfigError, EnvironmentUnavailableError
 from unstable_stream.events import GameStarted
-from unstable_stream.history.proofs.evidence import Evidence
+from unstable_stream.history.proofs.ledger import Evidence
 from unstable_stream.history.proofs.reports import Check
 from unstable_stream.log.port import TopicPartition
 from unstable_stream.log.reading import events_to_end, read_to_end

@@ -31,9 +31,8 @@ from unstable_stream.events.id_sets import IndexSet, body_digest
 from unstable_stream.extensions import allowed_patterns, confine
 from unstable_stream.games.play import PlayedGame, play_game
 from unstable_stream.games.players import Move, SampledTokens, TurnContext
-from unstable_stream.history.proofs.evidence import Evidence
 from unstable_stream.history.proofs.expected_records import DerivedCheck, Expected
-from unstable_stream.history.proofs.ledger import RecordIndex
+from unstable_stream.history.proofs.ledger import Evidence, RecordIndex
 from unstable_stream.history.proofs.reports import Check
 from unstable_stream.log.port import StoredRecord
 from unstable_stream.log.records import event_from_record

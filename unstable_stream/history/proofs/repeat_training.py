@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from unstable_stream.algorithms.update_decisions import drawn_ids
 from unstable_stream.errors import ConfigError, LearnerError, StoreError
 from unstable_stream.events import Checkpoint, CollapseWarning, LearnerUpdate, Step
-from unstable_stream.history.proofs.evidence import Evidence
-from unstable_stream.history.proofs.ledger import named
+from unstable_stream.history.proofs.ledger import Evidence, named
 from unstable_stream.history.proofs.reports import Check
 from unstable_stream.log.reading import TopicReader, readable_event
 from unstable_stream.log.stores.checkpoint_files import OPTIMIZER_FILE, has_file, opened_checkpoint

@@ -2,8 +2,8 @@
 
 The audit is the first: the ledger of a run, and the checkpoint files that it names. To verify is the second:
 
-- ``steps``, ``ratings`` and the processors' snapshots: folded again (:mod:`~.recompute_steps_and_ratings`).
-- batches, drops and the use of every step: the draws made again (:mod:`~.recompute_batches`).
+- ``steps``, ``ratings`` and the processors' snapshots: folded again; batches, drops and the use of every
+  step: the draws made again (:mod:`~.recompute`).
 - the collector's snapshot: its run folded again (:mod:`~.check_snapshots`).
 - on request, updates: trained on again (:mod:`~.repeat_training`).
 - games and trajectories: played again from seed and actions (:mod:`~.play_again`).
@@ -22,10 +22,9 @@ from unstable_stream.errors import ConfigError
 from unstable_stream.events import Checkpoint, Rating, Step
 from unstable_stream.history.proofs.balance import balance
 from unstable_stream.history.proofs.check_snapshots import check_collector
-from unstable_stream.history.proofs.evidence import Evidence, Progress
+from unstable_stream.history.proofs.ledger import Evidence, Progress
 from unstable_stream.history.proofs.play_again import recompute_games
-from unstable_stream.history.proofs.recompute_batches import recompute_batches
-from unstable_stream.history.proofs.recompute_steps_and_ratings import recompute_steps_and_ratings
+from unstable_stream.history.proofs.recompute import recompute_batches, recompute_steps_and_ratings
 from unstable_stream.history.proofs.repeat_training import repeat_training
 from unstable_stream.history.proofs.reports import AuditReport, Check, Problem, VerifyReport
 from unstable_stream.log.port import EventLog

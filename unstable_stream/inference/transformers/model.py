@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from unstable_stream.algorithms.learners.base_model import language_model_class, no_progress_bar
+from unstable_stream.algorithms.learners.lora import language_model_class, no_progress_bar
 from unstable_stream.errors import ConfigError
 from unstable_stream.inference.model_config import context_tokens, read_json
 from unstable_stream.inference.tokenizer import end_token_ids

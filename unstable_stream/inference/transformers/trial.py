@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 import transformers
 
-from unstable_stream.algorithms.learners.base_model import language_model_class, linear_layers
+from unstable_stream.algorithms.learners.lora import language_model_class, linear_layers
 from unstable_stream.errors import ConfigError
 from unstable_stream.inference.adapter_files import refuse_unknown_targets
 from unstable_stream.inference.transformers.model import ATTENTION, SUPPORTED, attention_shape

@@ -142,12 +142,12 @@ async def _serve(service: str, run_id: str, data: DataDir, log_url: str) -> None
     model_path = base_model_path(config)
     if service == "collector":
         with loading():
-            from unstable_stream.services.launch.ray.collector import run_collector
+            from unstable_stream.services.launch.ray.engine_pool import run_collector
 
         await run_collector(run, model_path, stop)
     else:
         with loading():
-            from unstable_stream.services.launch.ray.learner import run_learner
+            from unstable_stream.services.launch.ray.actors import run_learner
 
         await run_learner(run, model_path, stop)
 

@@ -1,4 +1,4 @@
-"""The engines of a run on Ray, which come and go while it plays.
+"""The engines of a run on Ray, which come and go while it plays, and the process that hosts its collector.
 
 Every two seconds the pool asks each engine how it is and Ray what machines there are. It starts engines where
 some are missing, lets those answer to the end that are too many or on a machine that is being drained, and
@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import ray
@@ -30,18 +31,31 @@ from unstable_stream.log.reading import readable_events
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.context import RunContext
 from unstable_stream.runs.engine_sections import EngineRange
+from unstable_stream.runs.history import run_started
 from unstable_stream.runs.placement import Placement, Share
 from unstable_stream.runs.starts import run_starts
-from unstable_stream.services.launch.ray.cluster import Cluster, actor_options, look_at_nodes
-from unstable_stream.services.launch.ray.engine import EngineActor, EngineHealth
+from unstable_stream.services.launch.ray.actors import RayRolloutWorker, RolloutActor
+from unstable_stream.services.launch.ray.cluster import (
+    ANYWHERE,
+    Cluster,
+    actor_options,
+    beside,
+    look_at_nodes,
+    planned,
+)
+from unstable_stream.services.launch.ray.engine import EngineActor, EngineHealth, RemoteEngine
 from unstable_stream.services.launch.ray.nodes import Equipment, software
-from unstable_stream.services.launch.ray.part_output import PartDiedError, reason_of
-from unstable_stream.services.launch.ray.rollout import RayRolloutWorker
+from unstable_stream.services.launch.ray.part_output import PartDiedError, explain, reason_of
 from unstable_stream.services.launch.service_output import Output
+from unstable_stream.services.workers.collector import Collector
+from unstable_stream.services.workers.collector_reports import read_gpus
 
 _DRAINED: Final = "its machine is being drained"
 _EVERY_S: Final = 2.0
 _CLOSE_S: Final = 25.0
+"""Seconds that workers and engines have to close, together: less than the launcher gives this process to end,
+and more than vLLM gives its own processes. Without a bound an actor that hangs would keep a run that is over
+from ending."""
 _RETRY_S: Final = 10.0
 _LONGEST_RETRY_S: Final = 300.0
 """Between two engines that ended before they had loaded the model; the first pause doubles with each."""
@@ -380,3 +394,80 @@ class EnginePool:
             if slot.told:
                 changes.append(self._changed(slot, "removed", slot.leaving))
         return changes
+
+
+async def run_collector(run: RunContext, model_path: str, stop: asyncio.Event) -> None:
+    """Host a collector until its run has no game left; Ray must be initialised.
+
+    Raises:
+        ServiceError: an engine or a worker died, or too many games in a row were abandoned.
+        FencedError: another launcher has taken over the run.
+    """
+    run_id, config, data = run
+    workers_count = config.collector.num_rollout_workers
+    parts = [f"rollout-{number}" for number in range(workers_count)]
+    parts += [f"opponent-{number}" for number in range(len(config.opponent_models))]
+    outputs = {part: Output(data.service_logs(run_id) / f"{part}.log") for part in parts}
+    placement = planned()
+    pool = EnginePool(run, model_path, placement, outputs)
+    await asyncio.to_thread(pool.start)
+    others = await asyncio.to_thread(_start_opponents, run, outputs, placement)
+    # Each beside an engine in turn: on a cluster they would otherwise all be on one machine.
+    near = [
+        await asyncio.to_thread(beside, placement, placement.engines[number % len(placement.engines)])
+        for number in range(workers_count)
+    ]
+
+    def start_worker(number: int, *, successor: bool = False) -> Any:
+        options = ANYWHERE if successor else near[number]
+        made = ray.remote(RolloutActor).options(**options, max_concurrency=1024)
+        opponents = {
+            path: RemoteEngine({number: actor}, part="opponent") for path, (number, actor) in others.items()
+        }
+        output = outputs[f"rollout-{number}"].path
+        return made.remote(run, output, model_path, RemoteEngine(pool.actors), opponents)
+
+    pool.workers = workers = [
+        RayRolloutWorker(partial(start_worker, number), number, run_id) for number in range(workers_count)
+    ]
+    async with run.opened_log() as log:
+        started = await run_started(log, run_id)
+        collector = Collector(config, run_id, pool, workers, started, data, read_gpus)
+        try:
+            await collector.collect(log, stop)
+        except PartDiedError as error:
+            raise explain(error, outputs) from error
+    if pool.all_have_started:  # else they load a model, and hear nothing meanwhile
+        # Ray alone would end them wherever they are: the players before the engines that answer them.
+        deadline = asyncio.get_running_loop().time() + _CLOSE_S
+        await _close(deadline, {worker.part: worker.actor for worker in workers})
+        opponents = {f"opponent-{number}": actor for number, actor in others.values()}
+        await _close(deadline, opponents | pool.parts)
+
+
+async def _close(deadline: float, parts: Mapping[str, Any]) -> None:
+    """Let the actors end in order, by their names in messages."""
+    answers = [asyncio.ensure_future(actor.close.remote()) for actor in parts.values()]
+    if answers:
+        left_s = deadline - asyncio.get_running_loop().time()
+        await asyncio.wait(answers, timeout=max(0.0, left_s))
+    for part, answer in zip(parts, answers, strict=True):
+        error = answer.exception() if answer.done() else f"still busy, {_CLOSE_S:g} s after it was asked"
+        if error is not None:
+            # The run is over and all of it is in the log: what is left is ended with this process.
+            _logger.warning("not closed in order", part=part, reason=str(error))
+        answer.cancel()
+
+
+def _start_opponents(
+    run: RunContext, outputs: Mapping[str, Output], placement: Placement
+) -> dict[str, tuple[int, Any]]:
+    """Start an engine for each other model that is an opponent; return its number and actor, by path."""
+    actors = {}
+    pairs = zip(run.config.opponent_models, placement.opponents, strict=True)
+    for number, (path, share) in enumerate(pairs):
+        part = f"opponent-{number}"
+        options = actor_options(placement, share)
+        actor = ray.remote(EngineActor).options(**options, max_concurrency=4096)
+        actors[path] = (number, actor.remote(run, outputs[part].path, path, share, opponent=True))
+    return actors
