@@ -149,11 +149,11 @@ def test_one_who_always_comes_second_says_so_and_can_ask_again(
     [
         ("before write", 0),
         ("before commit", 0),
-        ("after commit", 0),
-        ("before write", 4),
         ("after write", 15),
-        ("before commit", 3),
         ("after commit", 3),
+        pytest.param("after commit", 0, marks=pytest.mark.long),
+        pytest.param("before write", 4, marks=pytest.mark.long),
+        pytest.param("before commit", 3, marks=pytest.mark.long),
     ],
 )
 def test_killed_between_two_steps_and_restarted_equals_uninterrupted(
@@ -169,11 +169,11 @@ def test_killed_between_two_steps_and_restarted_equals_uninterrupted(
 @pytest.mark.parametrize(
     ("step", "times"),
     [
-        ("before write", 0),
         ("after write", 2),
-        ("before commit", 0),
         ("after commit", 0),
-        ("before commit", 3),
+        pytest.param("before write", 0, marks=pytest.mark.long),
+        pytest.param("before commit", 0, marks=pytest.mark.long),
+        pytest.param("before commit", 3, marks=pytest.mark.long),
     ],
 )
 def test_killed_between_two_steps_of_a_merge_nothing_is_lost_or_twice(

@@ -138,7 +138,12 @@ def test_nothing_is_committed_upon_a_version_that_another_thread_looked_up(addre
 
 @pytest.mark.parametrize(
     ("step", "times"),
-    [("before write", 0), ("after write", 5), ("before commit", 0), ("after commit", 0)],
+    [
+        ("after write", 5),
+        ("after commit", 0),
+        pytest.param("before write", 0, marks=pytest.mark.long),
+        pytest.param("before commit", 0, marks=pytest.mark.long),
+    ],
 )
 def test_killed_while_it_drops_a_run(address: str, step: str, times: int) -> None:
     _write(address, _RECORDS, 200)

@@ -27,7 +27,14 @@ KEPT = read_rows(ROWS)
 SHORTEST = {family(row.env_id): row for row in sorted(KEPT, key=lambda row: row.moves, reverse=True)}
 
 
-@pytest.mark.parametrize("row", SHORTEST.values(), ids=SHORTEST.keys())
+@pytest.mark.parametrize(
+    "row",
+    [
+        # A game of Catan is long even at its shortest.
+        pytest.param(row, id=name, marks=[pytest.mark.long] if name == "SettlersOfCatan" else [])
+        for name, row in SHORTEST.items()
+    ],
+)
 def test_a_game_of_each_family_goes_as_its_row_says(row: Row) -> None:
     played = chance_games(row.env_id, row.players, 1)
     assert (played.invalid, played.unlike) == (0, 0)
@@ -35,6 +42,7 @@ def test_a_game_of_each_family_goes_as_its_row_says(row: Row) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_a_game_of_each_environment_goes_as_its_row_says() -> None:
     for row in KEPT:

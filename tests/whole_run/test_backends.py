@@ -101,7 +101,7 @@ async def proven(data: DataDir, run_id: str) -> tuple[AuditReport, VerifyReport]
     [
         ("inline", "inline"),
         pytest.param("ray", "inline", marks=[ON_RAY, pytest.mark.long]),
-        pytest.param("inline", "ray", marks=ON_RAY),
+        pytest.param("inline", "ray", marks=[ON_RAY, pytest.mark.long]),
     ],
 )
 async def test_a_run_stopped_in_its_middle_goes_on_and_adds_up(

@@ -208,7 +208,10 @@ async def test_at_the_end_of_a_run_what_is_there_is_processed_first(run: Run) ->
     await assert_exactly_once(run.log, ending.makers, ending.run_id)
 
 
-@pytest.mark.parametrize("command", ["faust", "plain faust", "restless faust"])
+@pytest.mark.parametrize(
+    "command",
+    ["faust", *(pytest.param(f"{how} faust", marks=pytest.mark.long) for how in ("plain", "restless"))],
+)
 async def test_a_bug_in_a_fold_stops_the_worker_loudly(run: Run, command: str) -> None:
     config = _config([{"type": f"{__name__}:Breaks"}])
     broken = await Run.start(run.log, run.location, run.output, config)

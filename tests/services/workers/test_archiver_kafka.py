@@ -212,10 +212,10 @@ class _Member:
     ("step", "number", "place"),
     [
         ("all written", signal.SIGKILL, "directory"),
-        ("committed", signal.SIGKILL, "directory"),
+        pytest.param("committed", signal.SIGKILL, "directory", marks=pytest.mark.long),
         # Taken for dead, it comes back, with files that it is about to commit.
         ("all written", signal.SIGSTOP, "directory"),
-        ("committed", signal.SIGKILL, "s3"),
+        pytest.param("committed", signal.SIGKILL, "s3", marks=pytest.mark.long),
     ],
 )
 async def test_one_of_two_archivers_falls_between_two_steps_and_the_other_takes_over(
