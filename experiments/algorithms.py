@@ -16,7 +16,7 @@ from docs.images import curves
 from unstable_stream.api.quickstart import QUICKSTART
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "algorithms.md"
+PAGE = ROOT / "docs" / "explanation" / "algorithms.md"
 BEGIN, END = "<!-- how they learn: begin -->\n", "<!-- how they learn: end -->\n"
 SEEDS = (0, 1, 2)
 UPDATES = 30

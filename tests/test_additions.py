@@ -85,7 +85,7 @@ assert document()["channels"]["toys"]["messages"].keys() == {"toy-moved"}
 columns = {column.name: column.sql_type for column in table.columns}
 assert (columns["run_id"], columns["metres"]) == ("VARCHAR", "DOUBLE")
 assert "topics/schemas/toy-moved.v1.json" in GENERATED
-assert "Way of the toy." in made("docs/archive.md")[1]
+assert "Way of the toy." in made("docs/reference/archive.md")[1]
 """
 
 

@@ -1,6 +1,6 @@
 """Write all files that follow from the code: ``make generated``; a test says which are old.
 
-``python -m tools.generated docs/archive.md`` writes only those named.
+``python -m tools.generated docs/reference/archive.md`` writes only those named.
 """
 
 import argparse
@@ -22,7 +22,7 @@ Make: TypeAlias = Callable[[str], str]
 
 
 def _opponents(_: str) -> str:
-    listed = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+    listed = (ROOT / "docs" / "reference" / "environments.md").read_text(encoding="utf-8")
     for_several = re.findall(r"^\| `\S+` \| [2-9] \|", listed, re.MULTILINE)
     return chance_page(read_rows(ROWS), total=len(for_several))
 
@@ -32,19 +32,19 @@ def _schema(name: str) -> Make:
 
 
 GENERATED: Final[dict[str, Make]] = {
-    "docs/algorithms.md": algorithms.page,
-    "docs/archive.md": archive.page,
-    "docs/commands.md": lambda _: commands.commands_page(),
-    "docs/configuration.md": lambda _: configuration.render(),
-    "docs/environments.md": environments.environments_page,
-    "docs/exploitability.md": exploitability.page,
-    "docs/memory.md": memory.page,
-    "docs/opponents.md": _opponents,
-    "docs/python-api.md": lambda _: api_reference.render(),
+    "docs/explanation/algorithms.md": algorithms.page,
+    "docs/reference/archive.md": archive.page,
+    "docs/reference/commands.md": lambda _: commands.commands_page(),
+    "docs/reference/configuration.md": lambda _: configuration.render(),
+    "docs/reference/environments.md": environments.environments_page,
+    "docs/evidence/exploitability.md": exploitability.page,
+    "docs/explanation/memory.md": memory.page,
+    "docs/reference/opponents.md": _opponents,
+    "docs/reference/python-api.md": lambda _: api_reference.render(),
     "topics/asyncapi.json": lambda _: json.dumps(asyncapi.document(), indent=2) + "\n",
     **{f"topics/schemas/{asyncapi.schema_file_name(name)}": _schema(name) for name in EVENT_TYPES},
 }
-SLOW: Final = ("docs/environments.md",)
+SLOW: Final = ("docs/reference/environments.md",)
 """Takes half a minute, and depends on the version of Python."""
 
 

@@ -1,7 +1,7 @@
 """Event-sourced self-play reinforcement learning for language models on text games.
 
-``import unstable_stream as us``, then ``us.build(...)``; docs/python-api.md describes every name. Names are
-loaded when they are first asked for, so that the import is quick and loads neither torch nor Ray.
+``import unstable_stream as us``, then ``us.build(...)``; docs/reference/python-api.md describes every name.
+Names are loaded when they are first asked for, so that the import is quick and loads neither torch nor Ray.
 """
 
 import importlib
@@ -119,7 +119,7 @@ def __getattr__(name: str) -> object:
         return importlib.import_module(f"{__name__}.{name}")
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
-    instead = f": {_INSTEAD[name]} (docs/from-unstable-baselines.md)" if name in _INSTEAD else ""
+    instead = f": {_INSTEAD[name]} (docs/tutorials/from-unstable-baselines.md)" if name in _INSTEAD else ""
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}{instead}")
 
 

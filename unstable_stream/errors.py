@@ -86,7 +86,7 @@ class OffsetOutOfRangeError(EventLogError):
             reason = (
                 "The log is shorter than what was read of it: it lost acknowledged records, or is an older "
                 "copy, or another log. Nothing was changed. Restore a copy of the log that reaches this "
-                'position, and start again; see "The log is shorter than what was read" in docs/operations.md'
+                'position, and go on: docs/how-to/operations.md, "The log is shorter than what was read"'
             )
         return cls(
             f"{partition}@{offset} is out of range: this log has offsets {begin} up to (not including) "

@@ -123,7 +123,7 @@ def build_model(path: Path) -> None:
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    texts = sorted(str(page) for page in Path("docs").glob("*.md"))
+    texts = sorted(str(page) for page in Path("docs").rglob("*.md"))
     backend.train(
         texts, trainers.BpeTrainer(vocab_size=_PIECES, special_tokens=["<|end|>"], show_progress=False)
     )

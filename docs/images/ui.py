@@ -1,4 +1,4 @@
-"""Take the pictures of docs/ui.md from a data directory: ``python docs/images/ui.py DATA RUN GAME``."""
+"""Take the pictures of docs/how-to/ui.md from a run: ``python docs/images/ui.py DATA RUN GAME``."""
 
 import contextlib
 import sys

@@ -215,7 +215,7 @@ def test_nothing_in_the_file_is_undocumented(archive: Path) -> None:
 
 
 def test_queries_of_the_page_on_analytics_have_answers(archive: Path) -> None:
-    page = (_ROOT / "docs" / "analytics.md").read_text(encoding="utf-8")
+    page = (_ROOT / "docs" / "how-to" / "analytics.md").read_text(encoding="utf-8")
     queries = re.findall(r'unstable-stream sql "([^"]+)"', page)
     assert len(queries) == 3
     for sql in queries:

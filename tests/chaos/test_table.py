@@ -1,4 +1,4 @@
-"""The tables of docs/chaos.md are those of what was done."""
+"""The tables of docs/evidence/chaos.md are those of what was done."""
 
 from pathlib import Path
 
@@ -11,4 +11,4 @@ def test_the_page_shows_the_results_beside_it() -> None:
     directories = sorted((DOCS / "data" / "chaos").iterdir())
     results = [result for directory in directories for result in read_results(directory)]
     assert results
-    assert "\n".join(lines(results)) in (DOCS / "chaos.md").read_text()
+    assert "\n".join(lines(results)) in (DOCS / "evidence" / "chaos.md").read_text()

@@ -1,4 +1,4 @@
-"""The tables of docs/language-model.md and docs/quickstart-recipe.md are the counts in their data."""
+"""The tables of language-model.md and quickstart-recipe.md in docs/evidence are the counts in their data."""
 
 import csv
 import re
@@ -45,7 +45,7 @@ def is_rate(cell: str, wins: int, games: int) -> bool:
 
 def table_rows(head: str, page: str = "language-model.md") -> list[list[str]]:
     """Return the cells of the page's table whose first line begins with ``head``."""
-    lines = (DOCS / page).read_text(encoding="utf-8").splitlines()
+    lines = (DOCS / "evidence" / page).read_text(encoding="utf-8").splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith(head))
     body = lines[start + 2 :]
     end = next(number for number, line in enumerate(body) if not line.startswith("|"))
@@ -79,7 +79,8 @@ def test_the_points_between_are_the_recorded_counts() -> None:
 def test_the_data_of_kuhn_poker_are_those_of_its_table() -> None:
     data = rows("smollm2-kuhnpoker-evaluations.csv")
     last = max(update for _, update, _ in data)
-    lines = (DOCS / "language-model.md").read_text(encoding="utf-8").split("## A second game")[1].splitlines()
+    page = (DOCS / "evidence" / "language-model.md").read_text(encoding="utf-8")
+    lines = page.split("## A second game")[1].splitlines()
     for opponent in ("random-legal", "first-legal"):
         (line,) = [line for line in lines if line.startswith(f"| `{opponent}`")]
         before, after = [cell.strip() for cell in line.strip("|").split("|")][2:4]

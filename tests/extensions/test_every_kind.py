@@ -181,11 +181,11 @@ def test_an_object_of_this_process_needs_the_inline_backend(directory: Path) -> 
 def test_the_page_has_every_kind_and_a_configuration_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
     root = EXAMPLES.parents[1]
     monkeypatch.chdir(root)
-    page = root / "docs" / "extending.md"
+    page = root / "docs" / "how-to" / "extending.md"
     (block,) = blocks_of(page, "toml")
     check_config(parse_config(tomllib.loads(block.code)))
     text = page.read_text()
     assert set(recorded_sample()) == set(EVENT_TYPES), "extensions are tried with events of every type"
     for kind in KINDS.values():
         assert f"\n| {kind.name.replace('_', ' ')} | `" in text
-        assert f"../examples/extensions/{kind.example}" in text
+        assert f"../../examples/extensions/{kind.example}" in text

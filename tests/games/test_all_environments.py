@@ -75,7 +75,7 @@ def test_another_process_plays_the_same_games() -> None:
 
 
 def test_the_committed_page_names_every_environment_once() -> None:
-    page = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "environments.md").read_text(encoding="utf-8")
     assert sorted(re.findall(r"`([^`\s]+-train)`", page)) == list_environments()
     for env_id in ("SimpleTak-v0-train", "TicTacToe-v0-train"):
         assert f"| `{env_id}` | 2 | {', '.join(scripted_names(env_id))} |" in page

@@ -51,7 +51,7 @@ def test_a_game_of_each_environment_goes_as_its_row_says() -> None:
 
 
 def test_there_is_a_row_for_each_of_the_listed_environments() -> None:
-    listed = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+    listed = (ROOT / "docs" / "reference" / "environments.md").read_text(encoding="utf-8")
     for_several = re.findall(r"^\| `(\S+)` \| [2-9] \|", listed, re.MULTILINE)
     assert [row.env_id for row in KEPT] == [env_id for env_id in for_several if scripted_names(env_id)]
     assert len(KEPT) >= 0.9 * len(for_several)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "deploy.md").read_text(encoding="utf-8")
 MANIFESTS = sorted(
     path for folder in ("keda", "ray", "strimzi") for path in (ROOT / "infra" / folder).glob("*.yaml")
 )

@@ -16,7 +16,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def test_the_page_names_every_fault() -> None:
-    page = (DOCS / "cluster-faults.md").read_text()
+    page = (DOCS / "evidence" / "cluster-faults.md").read_text()
     for fault in FAULTS.values():
         assert f"| `{fault.name}` | {fault.what} |" in page
 

@@ -378,7 +378,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--archive", choices=tuple(ARCHIVES), default="file", help="shared: in the store, with two archivers"
     )
     parser.add_argument(
-        "--faults", metavar="NAMES", help="`all`, or names separated by commas: see docs/cluster-faults.md"
+        "--faults", metavar="NAMES", help="`all`, or names with commas: see docs/evidence/cluster-faults.md"
     )
     parser.add_argument(
         "--results", type=Path, help="with --faults: the file to which a line of JSON is added for each"

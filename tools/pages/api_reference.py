@@ -1,4 +1,4 @@
-"""Make docs/python-api.md from the docstrings of what ``unstable_stream`` exports."""
+"""Make docs/reference/python-api.md from the docstrings of what ``unstable_stream`` exports."""
 
 import inspect
 import re
@@ -27,8 +27,8 @@ run.fork(at=10, learning_rate=1e-4)
 
 `backend="inline"` plays a run in this process, without Ray: for notebooks, debuggers and tests. The keys that
 `build` takes are those of [configuration.md](configuration.md); extensions are in
-[extending.md](extending.md). Names of the ancestor are mapped in
-[from-unstable-baselines.md](from-unstable-baselines.md).
+[extending.md](../how-to/extending.md). Names of the ancestor are mapped in
+[from-unstable-baselines.md](../tutorials/from-unstable-baselines.md).
 """
 
 _SECTIONS = (

@@ -1,4 +1,4 @@
-"""Make the reference in docs/archive.md from the declarations of views and tables; its prose stays."""
+"""Make docs/reference/archive.md from the declarations of views and tables; its prose stays."""
 
 from collections.abc import Iterable
 from typing import Final

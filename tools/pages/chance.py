@@ -1,4 +1,4 @@
-"""Make docs/opponents.md, how games of chance against chance went, from the rows of ``chance_games``."""
+"""Make docs/reference/opponents.md, how chance played against chance, from the rows of ``chance_games``."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -53,7 +53,7 @@ _INTRODUCTION: Final = """# Chance as an opponent
 
 `random-legal` plays {playable} of the {total} TextArena environments for two or more players that run offline
 ([environments](environments.md)). Here it played against itself, in each environment {games} games of at most
-{max_turns} moves, with the seeds 0 to {last_seed}. [The counts as JSON lines](data/chance-games.jsonl).
+{max_turns} moves, with the seeds 0 to {last_seed}. [The counts as JSON lines](../data/chance-games.jsonl).
 
 - *Invalid*: games with an invalid move where a legal one was known.
 - *Stuck*: games in which TextArena asked a player for a move and took none, see [below](#no-legal-move).

@@ -1,4 +1,4 @@
-"""Make docs/commands.md: every command, its options and their help, as ``--help`` shows them."""
+"""Make docs/reference/commands.md: every command, its options and their help, as ``--help`` shows them."""
 
 import inspect
 import re

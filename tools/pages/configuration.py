@@ -1,4 +1,4 @@
-"""Make docs/configuration.md from the configuration models, so that page and code cannot drift apart."""
+"""Make docs/reference/configuration.md from the configuration models, so that it cannot drift apart."""
 
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
@@ -16,7 +16,7 @@ One TOML file describes a run; `--set key.path=value` overrides single keys; unk
 resolved configuration is recorded in the run's `run-started` event. This page is generated from
 `unstable_stream/runs/` and `unstable_stream/algorithms/settings.py` by `make generated`.
 
-Wherever code is named, your own may stand: see [extending](extending.md).
+Wherever code is named, your own may stand: see [extending](../how-to/extending.md).
 
 `unstable-stream train FILE --dry-run` checks a file and prints it with all defaults filled in, and to the
 standard error which process would compute where.
@@ -46,7 +46,7 @@ def _presets() -> str:
         "## `[algorithm]`, presets",
         "",
         "Names that `algorithm.type` takes besides. A run records what they stand for; what is set beside "
-        "them is stronger. [algorithms.md](algorithms.md) has their formulas.",
+        "them is stronger. [algorithms.md](../explanation/algorithms.md) has their formulas.",
         "",
         "| Name | `algorithm` | `rewards.final` | `rewards.sampling` |",
         "|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""Make docs/environments.md, the page of environments that run here."""
+"""Make docs/reference/environments.md, the page of environments that run here."""
 
 import re
 from collections import defaultdict

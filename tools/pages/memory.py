@@ -1,4 +1,4 @@
-"""Make the tables of docs/memory.md: the longest rows that a learner's GPU has memory for."""
+"""Make the tables of docs/explanation/memory.md: the longest rows that a learner's GPU has memory for."""
 
 import itertools
 

@@ -30,7 +30,7 @@ from unstable_stream.algorithms.settings import A2CConfig, CriticConfig
 class A2C(Reinforce):
     """Policy gradient with a critic as the baseline.
 
-    Its settings are the keys of ``[algorithm]`` with ``type = "a2c"`` in docs/configuration.md.
+    Its settings are the keys of ``[algorithm]`` with ``type = "a2c"`` in docs/reference/configuration.md.
     """
 
     settings_type: ClassVar[type[CriticConfig]] = A2CConfig

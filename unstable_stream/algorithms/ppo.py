@@ -26,7 +26,7 @@ from unstable_stream.algorithms.settings import PPOConfig
 class PPO(A2C):
     """Actor-critic with the clipped objective, several passes over each batch.
 
-    Its settings are the keys of ``[algorithm]`` with ``type = "ppo"`` in docs/configuration.md.
+    Its settings are the keys of ``[algorithm]`` with ``type = "ppo"`` in docs/reference/configuration.md.
     """
 
     settings_type = PPOConfig

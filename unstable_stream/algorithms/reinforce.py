@@ -131,7 +131,7 @@ class Reinforce(BaseAlgo):
 
     Args:
         entropy_decay_updates: the entropy bonus reaches zero after this many updates; ``None``: it stays.
-        settings: keys of ``[algorithm]`` with ``type = "reinforce"`` in docs/configuration.md.
+        settings: keys of ``[algorithm]`` with ``type = "reinforce"`` in docs/reference/configuration.md.
 
     Raises:
         LearnerError: there is no such setting, or it does not take this value.

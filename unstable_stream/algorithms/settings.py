@@ -3,7 +3,7 @@
 To add a built-in algorithm, write its settings here and its class in a module beside.
 
 A configuration is read without torch, so this module loads none. The docstring under a field is its only
-description: docs/configuration.md is made from them.
+description: docs/reference/configuration.md is made from them.
 """
 
 from collections.abc import Mapping

@@ -41,9 +41,10 @@ def build(
 ) -> Run:
     """Return a run that is checked and not started. Nothing is written.
 
-    Every key of docs/configuration.md is an argument: flat where one section has it (``learning_rate=1e-4``),
-    nested (``learner={"learning_rate": 1e-4}``), or with a dot. Environments may be ids, opponents names;
-    wherever a name is expected, an object will do: ``algorithm=MyAlgorithm()``, ``opponents=[my_function]``.
+    Every key of docs/reference/configuration.md is an argument: flat where one section has it
+    (``learning_rate=1e-4``), nested (``learner={"learning_rate": 1e-4}``), or with a dot. Environments may be
+    ids, opponents names; wherever a name is expected, an object will do: ``algorithm=MyAlgorithm()``,
+    ``opponents=[my_function]``.
 
     Args:
         config: the base to start from: a TOML file, a mapping, or another run's ``config``.
@@ -128,7 +129,7 @@ def sql(
     data: Path | str | None = None,
     files: bool = False,
 ) -> Table:
-    """Ask the archive about all runs; docs/archive.md has the tables.
+    """Ask the archive about all runs; docs/reference/archive.md has the tables.
 
     Args:
         question: SQL of DuckDB.

@@ -74,7 +74,7 @@ def push(
     data: Path | str | None = None,
     log: str | None = None,
 ) -> Pushed:
-    """Write a checkpoint as files that transformers, PEFT and vLLM load, with a model card; see docs/push.md.
+    """Write a checkpoint for transformers, PEFT and vLLM, with a model card; see docs/how-to/push.md.
 
     Args:
         checkpoint: ``RUN@UPDATE``; ``RUN`` or a run is its newest one.

@@ -60,7 +60,7 @@ class RecordedRun:
 
     @property
     def config(self) -> RunConfig:
-        """The whole configuration; see docs/configuration.md."""
+        """The whole configuration; see docs/reference/configuration.md."""
         return self._config
 
     @property
@@ -77,7 +77,9 @@ class RecordedRun:
         *,
         files: bool = False,
     ) -> Table:
-        """Ask the archive about this run alone; :func:`sql` asks about all. docs/archive.md has the tables.
+        """Ask the archive about this run alone; :func:`sql` asks about all.
+
+        docs/reference/archive.md has the tables.
 
         Args:
             query: SQL of DuckDB.
@@ -119,9 +121,9 @@ class RecordedRun:
         return self.sql("FROM checkpoints ORDER BY iteration")
 
     def metrics(self, name: str = "") -> Table:
-        """Return what was measured, in order of time: source, name, value. docs/metrics.md explains each.
+        """Return what was measured, in order of time: source, name, value.
 
-        ``name`` is the beginning of the names wanted, e.g. ``learner/``.
+        docs/reference/metrics.md explains each. ``name`` is the beginning of the names: ``learner/``.
         """
         return self.sql("FROM metrics WHERE starts_with(name, $1) ORDER BY occurred_at, name", [name])
 

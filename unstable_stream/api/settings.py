@@ -129,7 +129,7 @@ def _key(name: str) -> Key:
     if name in _INSTEAD:
         raise ConfigError(f"{name}: {_INSTEAD[name]}")
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}?" if close else "docs/configuration.md lists the keys"
+    hint = f"did you mean {close[0]!r}?" if close else "docs/reference/configuration.md lists the keys"
     raise ConfigError(f"unknown setting {name!r}: {hint}")
 
 

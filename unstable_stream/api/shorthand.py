@@ -125,7 +125,7 @@ def template_for(model: str, env_id: str) -> str:
 
 
 def tiny_player_defaults() -> dict[str, Any]:
-    """Return the settings that the tiny player learns with; see docs/quickstart-recipe.md."""
+    """Return the settings that the tiny player learns with; see docs/evidence/quickstart-recipe.md."""
     return {
         "sampling": {"max_tokens": 4},
         "collector": {"max_turns": 40},

@@ -1,7 +1,7 @@
 """The parts of the ancestor's documentation under its names: they describe a run, :func:`build` makes it.
 
 There they were Ray actors that passed objects to each other. Here they hold settings, and processes exchange
-events through the log. docs/from-unstable-baselines.md maps every name.
+events through the log. docs/tutorials/from-unstable-baselines.md maps every name.
 """
 
 import importlib.util
@@ -232,7 +232,7 @@ class Collector(_Part):
         """
         _refuse(
             "Collector",
-            {"action_extraction": (action_extraction, "each template has its own, see docs/environments.md")},
+            {"action_extraction": (action_extraction, "templates have one: docs/reference/environments.md")},
         )
         names = {
             "training_envs": "train_envs",

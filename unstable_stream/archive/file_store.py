@@ -135,7 +135,7 @@ class FileStore:
         """Refuse: a file needs none of this."""
         raise ArchiveError(
             f"the archive {self.path} is one file: only a shared archive has files to merge, see "
-            "docs/shared-archive.md"
+            "docs/how-to/shared-archive.md"
         )
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """Describe every field of every event once: the docstring under the field is its description everywhere.
 
-The archive's columns (:mod:`unstable_stream.archive.tables`), ``docs/archive.md``, the JSON Schemas in
-``topics/schemas/`` and the AsyncAPI document are derived from the structs' annotations and these docstrings.
-Python drops docstrings of attributes, so they are read from the source, when somebody asks for them.
+The archive's columns (:mod:`unstable_stream.archive.tables`), ``docs/reference/archive.md``, the JSON Schemas
+in ``topics/schemas/`` and the AsyncAPI document are derived from the structs' annotations and these
+docstrings. Python drops docstrings of attributes, so they are read from the source when they are asked for.
 """
 
 import ast

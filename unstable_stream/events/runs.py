@@ -288,7 +288,7 @@ class LearnerUpdate(Event, frozen=True, kw_only=True, tag="learner-update"):
     loss: float = 0.0
     """The algorithm's loss."""
     metrics: dict[str, float] = msgspec.field(default_factory=dict)
-    """Name to value: gradient norm, learning rate, entropy, tokens, …; see docs/metrics.md."""
+    """Name to value: gradient norm, learning rate, entropy, tokens, …; see docs/reference/metrics.md."""
     model_uid: str | None = None
     """The checkpoint this update saved; ``None``: it saved none."""
     positions: dict[str, int] = msgspec.field(default_factory=dict)
@@ -337,7 +337,7 @@ class CollapseWarning(Event, frozen=True, kw_only=True, tag="collapse-warning"):
     fork_at: int
     """The newest update before it whose checkpoint the run has: a fork there begins before the collapse."""
     rule: str
-    """``certain``, ``unparsed``, ``illegal``, ``result`` or ``divergence``; see docs/collapse.md."""
+    """``certain``, ``unparsed``, ``illegal``, ``result`` or ``divergence``: docs/explanation/collapse.md."""
     signal: str
     """The metric of the updates that the rule looked at."""
     value: float

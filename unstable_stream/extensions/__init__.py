@@ -2,7 +2,7 @@
 
 An extension is named ``name``, ``package.module:Name``, ``path/to/file.py:Name`` or by an entry point, with
 arguments as a table ``{type = "...", key = value}`` or in one string, ``"target(key=value)"``. The kinds of
-extension are in :data:`KINDS`; ``docs/extending.md`` shows each. For users of this package:
+extension are in :data:`KINDS`; ``docs/how-to/extending.md`` shows each. For users of this package:
 
 - :func:`reference_to` turns an object, a class or a function into that notation; :func:`references_to` does
   the same for a list, a ``Compose...`` or a single object;

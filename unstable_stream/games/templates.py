@@ -210,7 +210,7 @@ TEMPLATES: Final[Mapping[str, PromptTemplate]] = {
         PromptTemplate("qwen3-reasoning", _qwen3_reasoning, _extract_boxed_after_thought),
         PromptTemplate("gemma3-zs", _gemma3, extract_boxed),
         PromptTemplate("llama-instruct-zs", _llama_instruct, extract_boxed),
-        # The move at once, without reasoning: its probability can be read (docs/exploitability.md).
+        # The move at once, without reasoning: its probability can be read (docs/evidence/exploitability.md).
         PromptTemplate("answer", _answer_plain, _extract_first_bracketed),
         PromptTemplate("answer-chat", _answer, _extract_first_bracketed, chat=True),
         # The tokenizer's own chat template, for any instruction-tuned model.

@@ -22,8 +22,8 @@ class TransformersEngineConfig(ConfigSection):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Numbers to compute with; ``auto``: bfloat16 on a GPU, on a CPU what a measurement finds faster."""
     num_gpus: float | None = Field(None, ge=0)
-    """GPUs of each engine, or a fraction of one; ``None``: shared out (docs/engines.md); ignored where there
-    are none."""
+    """GPUs of each engine, or a fraction of one; ``None``: shared out; ignored where there are none.
+    See docs/explanation/engines.md."""
 
 
 class VllmEngineConfig(ConfigSection):
@@ -41,8 +41,8 @@ class VllmEngineConfig(ConfigSection):
     """Numbers to compute with; ``auto``: on a GPU vLLM's choice, which is what the model was saved in, and
     bfloat16 for float32; on a CPU what a short measurement finds faster."""
     num_gpus: float | None = Field(None, ge=0)
-    """GPUs of each engine, or a fraction of one; ``None``: shared out (docs/engines.md); ignored where there
-    are none."""
+    """GPUs of each engine, or a fraction of one; ``None``: shared out; ignored where there are none.
+    See docs/explanation/engines.md."""
     tensor_parallel_size: PositiveInt = 1
     """Number of GPUs, all of one machine, over which each engine splits the model."""
     num_threads: PositiveInt | None = None

@@ -4,8 +4,8 @@ The sections ``algorithm`` and ``engine`` have a type, which decides on their ot
 
 Algorithms have also the names of their papers: each stands for settings of a built-in one and for an
 advantage. A name is resolved when a configuration is read, and a run records what it stood for. So a run
-stays what it was if a preset changes. docs/algorithms.md has the formula of each, and how it differs from the
-paper's.
+stays what it was if a preset changes. docs/explanation/algorithms.md has the formula of each, and how
+it differs from the paper's.
 """
 
 from collections.abc import Mapping

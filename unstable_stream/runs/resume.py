@@ -1,9 +1,9 @@
 """A run goes on as the same run: the settings that it keeps, and the record of it.
 
-The state of each part comes back from the log; ``docs/resume.md`` names the module of each. A run can never
-change the settings that its recorded steps, ratings, batches and games depend on: the derived events before
-and after the change would follow from different configurations, and they could not be recomputed. Who plays
-next is free to change: every game is recorded with its players before it is played.
+The state of each part comes back from the log; ``docs/how-to/resume.md`` names the module of each. A run can
+never change the settings that its recorded steps, ratings, batches and games depend on: the derived events
+before and after the change would follow from different configurations, and they could not be recomputed.
+Who plays next is free to change: every game is recorded with its players before it is played.
 """
 
 import time

@@ -73,7 +73,8 @@ class RunConfig(ConfigSection):
     eval_envs: tuple[EnvConfig, ...] = ()
     """Defaults to the training environments."""
     trained_models: tuple[TrainedModelConfig, ...] = ()
-    """Several trained models, each for some of the seats; empty: one for all (docs/several-models.md)."""
+    """Several trained models, each for some of the seats; empty: one for all.
+    See docs/how-to/several-models.md."""
     sampling: SamplingConfig = SamplingConfig()
     lora: LoraConfig = LoraConfig()
     engine: EngineConfig = TransformersEngineConfig()

@@ -1,6 +1,6 @@
 """The sections of a run's configuration, frozen models; :mod:`unstable_stream.runs.config` is the whole.
 
-The docstring under a field is its only description: docs/configuration.md is made from them.
+The docstring under a field is its only description: docs/reference/configuration.md is made from them.
 """
 
 from collections.abc import Mapping

@@ -161,7 +161,7 @@ def test_every_example_runs_over_a_whole_history(path: Path) -> None:
 
 
 def test_the_example_of_the_page_does_what_it_says(tmp_path: Path) -> None:
-    page = (EXAMPLES.parents[1] / "docs" / "consumers.md").read_text(encoding="utf-8")
+    page = (EXAMPLES.parents[1] / "docs" / "how-to" / "consumers.md").read_text(encoding="utf-8")
     code = page.split("```python\n")[1].split("```")[0]
     path = tmp_path / "my_metrics.py"
     path.write_text(code)

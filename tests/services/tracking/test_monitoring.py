@@ -31,7 +31,7 @@ from unstable_stream.services.tracking.service_reports import ARCHIVER, LAUNCHER
 pytestmark = pytest.mark.longer
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "monitoring.md").read_text(encoding="utf-8")
 PROMETHEUS = ROOT / "infra" / "prometheus"
 DEADLINE_S = 60.0
 

@@ -1,4 +1,4 @@
-"""The pictures of docs/ui.md can be taken, of these pages as they are now."""
+"""The pictures of docs/how-to/ui.md can be taken, of these pages as they are now."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def test_each_picture_of_the_docs_is_taken_and_shows_something(data: Path, tmp_p
     take_play(place.root, "run-played", tmp_path)
     sizes = {path.name: path.stat().st_size for path in tmp_path.glob("*.png")}
     assert sizes.keys() == {path.name for path in (_DOCS / "images").glob("ui-*.png")}
-    page = (_DOCS / "ui.md").read_text(encoding="utf-8")
+    page = (_DOCS / "how-to" / "ui.md").read_text(encoding="utf-8")
     for name, size in sizes.items():
         assert 5_000 < size < 300_000, f"{name}: a picture of one colour has a few hundred bytes"
         assert f"images/{name}" in page

@@ -1,6 +1,6 @@
 """List the event fields that are no column, each with the reason: every other field is a column.
 
-A test holds this list against the structs; ``docs/archive.md`` prints it.
+A test holds this list against the structs; ``docs/reference/archive.md`` prints it.
 """
 
 from collections.abc import Mapping

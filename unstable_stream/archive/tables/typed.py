@@ -280,7 +280,7 @@ TRAINING = (
         (LearnerUpdate,),
         columns_of(
             LearnerUpdate,
-            texts={"metrics": "Name to value, e.g. `metrics['grad_norm']`; see docs/metrics.md."},
+            texts={"metrics": "Name to value, e.g. `metrics['grad_norm']`; see docs/reference/metrics.md."},
             computed=[
                 Column("trained_steps", "INTEGER", "Steps in the batch.", lambda e: len(e.step_ids)),
                 Column(
@@ -336,7 +336,7 @@ TRAINING = (
     ),
     TableDefinition(
         "collapse_warnings",
-        "Signs of a collapse, one row each; see docs/collapse.md.",
+        "Signs of a collapse, one row each; see docs/explanation/collapse.md.",
         (CollapseWarning,),
         columns_of(CollapseWarning),
     ),
@@ -397,7 +397,7 @@ OPERATIONS = (
         (
             *columns_of(Metrics, of="event", only=("run_id", "source", "update")),
             Column("name", "VARCHAR", "E.g. `collection-SimpleTak-v0-train/win-rate`.", lambda r: r.item[0]),
-            Column("value", "DOUBLE", "In the unit of docs/metrics.md.", lambda r: r.item[1]),
+            Column("value", "DOUBLE", "In the unit of docs/reference/metrics.md.", lambda r: r.item[1]),
             *columns_of(Metrics, of="event", only=("occurred_at_ms",)),
         ),
         _values,

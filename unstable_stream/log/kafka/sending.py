@@ -16,7 +16,7 @@ Kafka's protocol for producers (KIP-98):
 Brokers abort a transaction that a killed producer left open, or that outlasted its time-out.
 
 Kafka 4.3 was seen to leave out the marker in a partition that has no leader at that moment. That needs a
-partition with a single replica; docs/guarantees.md says what to do.
+partition with a single replica; docs/explanation/guarantees.md says what to do.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 ``at_start`` is what it has taken when the model is loaded, and a learner of all parameters when it has made
 its first update. ``peak`` is the most it takes with the longest
 turns that the configuration allows: a run of short turns takes less. What libraries take was measured;
-``docs/memory.md`` compares all of it with measured peaks.
+``docs/explanation/memory.md`` compares all of it with measured peaks.
 
 Of a layer the backward pass keeps, for each token: the residual stream twice and both normalised inputs
 (4 x hidden), queries before and after rotation, repeated keys and values, attention's output (5 x heads x

@@ -254,7 +254,7 @@ def _check_measured(config: RunConfig) -> None:
         if isinstance(made, type) and not hasattr(made, "score"):
             raise ConfigError(
                 f"evaluation.exploitability: engine {engine.type!r} has no method score, which tells how "
-                "probable answers are (ScoresCompletions, docs/extending.md): add one, or measure nothing"
+                "probable answers are (see docs/how-to/extending.md): add one, or measure nothing"
             )
 
 

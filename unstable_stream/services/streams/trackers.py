@@ -39,7 +39,7 @@ class RunTracker(Protocol):
         """Take the values that ``source`` measured.
 
         Args:
-            values: name to number; the names are explained in ``docs/metrics.md``.
+            values: name to number; the names are explained in ``docs/reference/metrics.md``.
             run_id: the run.
             source: the service or plug-in that measured them.
             step: the learner update that they belong to; ``None`` if they belong to none.

@@ -342,7 +342,7 @@ class _Monitor:
 def exposition(
     state: MonitorState, lags: Sequence[Lag], ends: Mapping[TopicPartition, int], *, log_up: bool
 ) -> list[Metric]:
-    """Return all served values; ``docs/monitoring.md`` describes each."""
+    """Return all served values; ``docs/how-to/monitoring.md`` describes each."""
     measured: dict[str, Mapping[Key, float]] = {
         "log_up": {(): float(log_up)},
         "run_active": {(run.run_id,): float(run.state == "running") for run in state.runs.runs.values()},

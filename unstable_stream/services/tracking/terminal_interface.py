@@ -344,7 +344,7 @@ def _troubles(view: RunView, services: Mapping[str, Service] | None, options: st
         lines.append(
             f"none of {_ENOUGH_TURNS} turns and more was a legal move: all answers are punished alike, so "
             "little is learned. Read some (unstable-stream games show GAME), then change the template, "
-            "sampling.max_tokens or the model: docs/language-model.md"
+            "sampling.max_tokens or the model: docs/evidence/language-model.md"
         )
     warnings = list(view.warnings.values())[-_WARNINGS:]
     return lines + [advice(warning, learning_rate, options) for warning in warnings]

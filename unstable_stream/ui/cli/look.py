@@ -337,7 +337,7 @@ def _print_relations() -> None:
         console.print(Text.assemble((relation.name, "bold"), f" ({relation.kind}): ", relation.doc))
         console.print(Padding(Text(", ".join(relation.columns), style="dim"), (0, 0, 0, 4)))
     print(
-        'What each column means: docs/archive.md. Ask with: unstable-stream sql "SELECT * FROM runs"',
+        'docs/reference/archive.md explains the columns. Ask: unstable-stream sql "SELECT * FROM runs"',
         file=sys.stderr,
     )
 
@@ -378,7 +378,7 @@ def track_command(
 ) -> None:
     """Give the metrics of a run, live or finished, to TensorBoard, Weights & Biases or a file.
 
-    Called again, it goes on where it was and writes nothing twice. See docs/metrics.md.
+    Called again, it goes on where it was and writes nothing twice. See docs/reference/metrics.md.
 
     Example: unstable-stream track quickstart-2026 --to tensorboard --directory curves
 
@@ -414,7 +414,7 @@ def monitor_command(
     place: Place,
 ) -> None:
     """Serve Prometheus metrics of a log: lag, throughput, dead letters, learner updates, services. See
-    docs/monitoring.md.
+    docs/how-to/monitoring.md.
 
     Example: unstable-stream monitor --port 9108 --log kafka://127.0.0.1:9092
 

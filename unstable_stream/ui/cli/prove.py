@@ -350,7 +350,7 @@ def consume_command(
 ) -> None:
     """Run a plug-in consumer: all history first, then every event as it comes, until Ctrl-C.
 
-    It goes on where it was when it was stopped or killed. See docs/consumers.md.
+    It goes on where it was when it was stopped or killed. See docs/how-to/consumers.md.
 
     Example: unstable-stream consume examples/consumers/language_drift.py:repetition --until-end
 
