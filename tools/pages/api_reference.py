@@ -75,36 +75,37 @@ def render() -> str:
 def _entry(name: str) -> str:
     """Return the part of one exported name."""
     thing: Any = getattr(us, name)
+    lines = [f"### `{name}`", "", *_called(name, thing), _prose(thing), ""]
     if not inspect.isclass(thing):
-        return f"### `{name}{_signature(thing)}`\n\n{_prose(thing)}\n"
-    lines = [f"### `{name}{_signature(thing)}`", "", _prose(thing), ""]
+        return "\n".join(lines)
     if thing.__init__.__doc__ and not thing.__init__.__doc__.startswith("Initialize self"):
         lines += [_prose(thing.__init__), ""]
     own = (each for each in thing.__mro__ if each is thing or each is RecordedRun)
     for member, value in (item for each in own for item in vars(each).items()):
         if member.startswith("_") or not inspect.getdoc(value):
             continue
-        if isinstance(value, property):
-            lines += [f"#### `{name}.{member}`", "", _prose(value), ""]
-        elif isinstance(value, types.FunctionType):
-            lines += [f"#### `{name}.{member}{_signature(value)}`", "", _prose(value), ""]
+        if isinstance(value, property | types.FunctionType):
+            lines += [f"#### `{name}.{member}`", "", *_called(member, value), _prose(value), ""]
     return "\n".join(lines)
 
 
-def _signature(thing: Any) -> str:
+def _called(name: str, thing: Any) -> list[str]:
+    """Return the lines that show how a thing is called; none where it is not."""
     try:
         signature = inspect.signature(thing)
-    except ValueError:
-        return ""
+    except (TypeError, ValueError):
+        return []
     parameters = [p.replace(annotation=p.empty) for p in signature.parameters.values() if p.name != "self"]
     shown = signature.replace(parameters=parameters, return_annotation=signature.empty)
-    return re.sub(r"<[a-z]+ [^=,]*? at 0x[0-9a-f]+>", "…", str(shown))
+    shown_as_text = re.sub(r"<[a-z]+ [^=,]*? at 0x[0-9a-f]+>", "…", str(shown))
+    return [f"`{name}{shown_as_text}`", ""]
 
 
 def _prose(thing: Any) -> str:
     """Return a docstring as Markdown: roles and double backquotes become code, sections become lists."""
     text = inspect.getdoc(thing) or ""
     text = re.sub(r":\w+:`~?\.?([^`]+)`", r"`\1`", text).replace("``", "`")
+    text = re.sub(r"\bdocs/([\w-]+/([\w-]+\.md))", r"[\2](../\1)", text)
     lines: list[str] = []
     inside = False
     for line in text.splitlines():
