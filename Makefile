@@ -134,11 +134,11 @@ bench-peers-run: $(VENV)/.dev ## Measure whole runs of UnstableBaselines beside 
 gpu-check: $(VENV)/.train ## Measure learner, engines and a short run on a CUDA GPU (ARGS="--shapes 0.6B --json gpu.json" …)
 	$(BIN)/python -m benchmarks.gpu_check $(ARGS)
 
-# Without the notice of mkdocs-material's makers about the next mkdocs.
+# Without the notice of mkdocs-material's makers about the next mkdocs. Never with --quiet, which lets warnings pass.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 docs: $(VENV)/.docs ## Build the documentation's site into site/; a dead link fails (REPOSITORY_URL=… links to files outside docs/)
-	$(MKDOCS) build --quiet $(ARGS)
+	$(MKDOCS) build $(ARGS)
 
 docs-serve: $(VENV)/.docs ## Show the site at http://127.0.0.1:8000 while you write
 	$(MKDOCS) serve $(ARGS)
