@@ -22,7 +22,7 @@ FAST_TESTS = $(PYTEST) -m 'not slow and not long and not broker and not store an
 SLOW_FILES = $(if $(filter tests%,$(ARGS)),,$(shell grep -rl 'mark\.slow' tests --include='test_*.py' | sort -r))
 LARGE_TESTS = $(PYTEST) -m 'slow and not long' $(call DURATIONS,large) --numprocesses logical --maxprocesses 2 --dist loadscope --no-loadscope-reorder $(SLOW_FILES) $(ARGS)
 
-.PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env vllm-env dev-env test test-long test-fast lint shape generated format types contracts bench bench-compare bench-peers bench-peers-run gpu-check docs docs-serve constraints audit-dependencies clean
+.PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env vllm-env dev-env test test-long test-fast lint shape generated format types contracts bench bench-compare bench-peers bench-peers-run gpu-check docs docs-serve constraints audit-dependencies release matrix clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -150,5 +150,11 @@ constraints: $(BIN)/uv ## Resolve constraints.txt anew
 audit-dependencies: $(BIN)/uv ## Ask the package index for known vulnerabilities of the pinned versions
 	$(BIN)/uv tool run pip-audit --requirement constraints.txt --no-deps --disable-pip --progress-spinner off $(ARGS)
 
+release: $(BIN)/uv ## Build wheel and source distribution into dist/, check them, start from the wheel, write the notes (ARGS=--no-start …)
+	$(BIN)/python -m tools.release $(ARGS)
+
+matrix: $(BIN)/uv ## Start from the wheel with each Python 3.11 to 3.14 that is here, newest and oldest packages (ARGS="--python 3.12" …)
+	$(BIN)/python -m tools.matrix $(ARGS)
+
 clean: ## Remove the environment and caches
-	rm -rf $(VENV) site benchmarks/peers/.venv benchmarks/peers/.ancestor .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist site benchmarks/peers/.venv benchmarks/peers/.ancestor .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -6,6 +6,7 @@ the closed form is exact, and about a hundred times faster than building the gra
 """
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
@@ -13,9 +14,11 @@ from itertools import combinations, groupby
 from statistics import NormalDist
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, TypeVar
 
-import trueskill
-
 from unstable_stream.errors import ConfigError
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # a user would read about escapes in its docstrings when it is compiled
+    import trueskill
 
 Belief: TypeAlias = tuple[float, float]
 """``mu`` and ``sigma`` of a model's strength."""

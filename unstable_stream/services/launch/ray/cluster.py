@@ -10,13 +10,15 @@ with the launcher. Its services find plan and group by environment variables.
 
 import logging
 import os
+import secrets
 import socket
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -76,6 +78,7 @@ def _start() -> str:
                 check_reachable()
                 _connect(address)
                 return address
+            _give_a_token_where_home_is_read_only()
             with _without_what_is_not_needed():
                 # Never an instance of another user of this machine.
                 context = _connect("local", include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES)
@@ -93,6 +96,15 @@ def _connect(address: str, **options: object) -> Any:
     return ray.init(
         address=address, namespace=_NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options
     )
+
+
+def _give_a_token_where_home_is_read_only() -> None:
+    # Ray makes a token for strangers to lack, and keeps it in the home or does not start.
+    kept = Path.home() / ".ray"
+    with suppress(OSError):
+        kept.mkdir(exist_ok=True)
+    if not os.access(kept, os.W_OK):
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 
 @contextmanager
