@@ -1,25 +1,27 @@
 """Install the wheel with each Python that is here and start from it: ``make matrix`` prints a table.
 
 Each Python twice: with the newest packages that fit, and with the oldest that ``pyproject.toml`` allows of
-those that it names.
+those that it names. A Python above the bound in ``pyproject.toml`` is tried too: the bound follows what was
+seen.
 """
 
 import argparse
+import re
 import shutil
 import sys
 import tempfile
 import time
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tools.first_start import StartError, install, interpreter, run, start
-from tools.release import UV, build
+from tools.release import ROOT, UV, build
 
 VERSIONS: Final = ("3.11", "3.12", "3.13", "3.14")
-RESOLUTIONS: Final = {"newest": "highest", "oldest": "lowest-direct"}
-"""What a column is called, and uv's word for it."""
+PACKAGES: Final = ("newest", "oldest")
 _SHOWN: Final = ("torch", "transformers", "ray", "duckdb")
 
 
@@ -38,6 +40,19 @@ class Tried:
     """What failed, or why it was not tried; empty if all went well."""
 
 
+def without_upper_bound(wheel: Path, into: Path) -> Path:
+    """Write a wheel that a newer Python takes into another directory, by the same name; return its path."""
+    into.mkdir()
+    copy = into / wheel.name
+    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(copy, "w") as new:
+        for member in old.infolist():
+            content = old.read(member)
+            if member.filename.endswith(".dist-info/METADATA"):
+                content = re.sub(rb"(?m)^(Requires-Python: )<3\.\d+,", rb"\1", content)
+            new.writestr(member, content)
+    return copy
+
+
 def table(rows: Sequence[Tried]) -> str:
     """Return the rows as a table in Markdown."""
 
@@ -52,6 +67,14 @@ def table(rows: Sequence[Tried]) -> str:
     return "\n".join(lines)
 
 
+def _oldest(version: str, place: Path) -> Sequence[str]:
+    # For a wheel all it needs is indirect, and the newest: the bounds are those of the project's own file.
+    pinned = place / "oldest.txt"
+    oldest = ("--resolution", "lowest-direct", "--python-version", version, "--extra", "train")
+    run([UV, "pip", "compile", "--quiet", *oldest, "pyproject.toml", "--output-file", pinned], cwd=ROOT)
+    return ("--constraint", str(pinned))
+
+
 def tried(version: str, packages: str, wheel: Path, place: Path, backend: str) -> Tried:
     """Try one Python with one choice of packages, in a directory of its own that is removed."""
     python = interpreter(version)
@@ -64,7 +87,7 @@ def tried(version: str, packages: str, wheel: Path, place: Path, backend: str) -
     install_s, versions = None, ""
     try:
         begin_s = time.monotonic()
-        install(UV, python, environment, wheel, "--resolution", RESOLUTIONS[packages])
+        install(UV, python, environment, wheel, *(_oldest(version, place) if packages == "oldest" else ()))
         install_s = time.monotonic() - begin_s
         frozen = run(
             [UV, "pip", "freeze", "--python", environment / "bin" / "python"], cwd=place
@@ -87,14 +110,14 @@ def main() -> None:
     parser.add_argument(
         "--python", action="append", choices=VERSIONS, help="only this version; may be repeated"
     )
-    parser.add_argument("--packages", action="append", choices=[*RESOLUTIONS], help="only these packages")
+    parser.add_argument("--packages", action="append", choices=PACKAGES, help="only these packages")
     parser.add_argument("--backend", choices=("ray", "inline"), default="ray")
     arguments = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory() as place:
-        wheel, _ = build(Path(place) / "dist")
+        wheel = without_upper_bound(build(Path(place) / "dist")[0], Path(place) / "wheel")
         for version in arguments.python or VERSIONS:
-            for packages in arguments.packages or RESOLUTIONS:
+            for packages in arguments.packages or PACKAGES:
                 row = tried(
                     version, packages, wheel, Path(place) / f"{version}-{packages}", arguments.backend
                 )

@@ -63,7 +63,7 @@ def disagreements(version: str, files: Mapping[str, str], tag: str | None = None
         tag: that the release gets.
     """
     if (declared := tomllib.loads(files["pyproject.toml"])["project"]["version"]) != version:
-        yield f"pyproject.toml has version {declared}, unstable_stream/version.py {version}"
+        yield f"pyproject.toml has version {declared}, not {version}"
     date = re.search(rf"^## {re.escape(version)} \((.*)\)$", files["CHANGELOG.md"], re.MULTILINE)
     cited = dict(re.findall(r'^(version|date-released): "?([^"\n]*)"?$', files["CITATION.cff"], re.MULTILINE))
     wanted = {"version": version, "date-released": date[1] if date else None}
