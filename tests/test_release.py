@@ -79,11 +79,11 @@ def test_a_python_is_found_behind_a_shim_that_fails(tmp_path: Path, monkeypatch:
 def test_the_table_says_how_each_python_fared() -> None:
     rows = [
         matrix.Tried("3.13", "newest", 21.2, 60.4, "torch 2.15.0"),
-        matrix.Tried("3.14", "oldest", trouble="uv pip install …\nno wheel"),
+        matrix.Tried("3.14", "oldest", trouble="uv pip install …\nerror: no wheel\nhint: …"),
     ]
     assert matrix.table(rows).splitlines()[2:] == [
         "| 3.13 | newest | 21 s | 60 s | torch 2.15.0 |",
-        "| 3.14 | oldest | – | – | no wheel |",
+        "| 3.14 | oldest | – | – | error: no wheel |",
     ]
 
 

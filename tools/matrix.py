@@ -1,8 +1,8 @@
 """Install the wheel with each Python that is here and start from it: ``make matrix`` prints a table.
 
 Each Python twice: with the newest packages that fit, and with the oldest that ``pyproject.toml`` allows of
-those that it names. A Python above the bound in ``pyproject.toml`` is tried too: the bound follows what was
-seen.
+those that it names and that are built for that Python. A Python above the bound in ``pyproject.toml`` is tried
+too: the bound follows what was seen.
 """
 
 import argparse
@@ -61,7 +61,8 @@ def table(rows: Sequence[Tried]) -> str:
 
     lines = ["| Python | packages | install | quickstart, 2 updates | |", "|---|---|---|---|---|"]
     for row in rows:
-        remark = row.trouble.splitlines()[-1] if row.trouble else row.versions
+        said = row.trouble.splitlines() or [row.versions]
+        remark = next((line for line in said if line.startswith("error")), said[-1])
         cells = (row.python, row.packages, seconds(row.install_s), seconds(row.train_s), remark)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -71,7 +72,16 @@ def _oldest(version: str, place: Path) -> Sequence[str]:
     # For a wheel all it needs is indirect, and the newest: the bounds are those of the project's own file.
     pinned = place / "oldest.txt"
     oldest = ("--resolution", "lowest-direct", "--python-version", version, "--extra", "train")
-    run([UV, "pip", "compile", "--quiet", *oldest, "pyproject.toml", "--output-file", pinned], cwd=ROOT)
+    built = (
+        "--only-binary",
+        ":all:",
+        "--no-binary",
+        "trueskill",
+    )  # TrueSkill is nowhere built, and pure Python
+    run(
+        [UV, "pip", "compile", "--quiet", *oldest, *built, "pyproject.toml", "--output-file", pinned],
+        cwd=ROOT,
+    )
     return ("--constraint", str(pinned))
 
 
