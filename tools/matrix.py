@@ -1,8 +1,8 @@
 """Install the wheel with each Python that is here and start from it: ``make matrix`` prints a table.
 
 Each Python twice: with the newest packages that fit, and with the oldest that ``pyproject.toml`` allows of
-those that it names and that are built for that Python. A Python above the bound in ``pyproject.toml`` is tried
-too: the bound follows what was seen.
+those that it names and that are built for that Python. A Python above the bound in ``pyproject.toml`` is
+tried too: the bound follows what was seen.
 """
 
 import argparse
