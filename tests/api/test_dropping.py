@@ -10,6 +10,7 @@ from tests.archive.history import made_up_run
 from tests.history.proofs.recorded_run import record_run
 from tests.places import append, ask, on_log
 from unstable_stream.api.archived import export_run, find_runs
+from unstable_stream.api.checkpoints import CheckpointName
 from unstable_stream.api.dropping import drop_run, look_at_run
 from unstable_stream.api.place import Place
 from unstable_stream.api.replaying import Replay
@@ -108,7 +109,7 @@ def test_whoever_asks_for_the_run_is_told(tmp_path: Path) -> None:
         lambda: find_runs(place.archive, ["run-a"]),
         lambda: export_run(place.archive, "run-a", tmp_path / "out"),
         lambda: us.open_run("run-a", data=tmp_path),
-        lambda: fork_run(place, "run-a", 0, {}),
+        lambda: fork_run(place, CheckpointName("run-a", 0), {}),
         lambda: list(Replay(place, "run-a")),
         lambda: list(Replay(place, "run-a", source="archive")),
         lambda: shelf.run("run-a"),

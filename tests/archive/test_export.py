@@ -150,7 +150,7 @@ def test_a_failure_leaves_what_was_there(archive: Path, tmp_path: Path, existing
     before = sorted(tmp_path.rglob("*"))
     for run, says in (
         ("run-x", "no run 'run-x' in this archive; known runs: run-a, run-b"),
-        ("run-", "'run-' is the beginning of several runs: run-a, run-b"),
+        ("run-", "'run-' is the beginning or the name of several runs: run-a, run-b"),
     ):
         with pytest.raises(RunError, match=says):
             export_run(archive, run, out, force=True)

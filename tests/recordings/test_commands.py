@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import unstable_stream as us
+from unstable_stream.api.checkpoints import find_checkpoint, split_name
+from unstable_stream.api.place import Place
+from unstable_stream.errors import RunError
 from unstable_stream.ui.cli import app
 
 pytestmark = pytest.mark.longer
@@ -91,6 +95,29 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_prints_what_it_did(recorded: Path, name: str) -> None:
     assert answer(recorded, name) == (EXPECTED / f"{name}.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("handle", ["latest", "2", "forked"])
+def test_a_run_is_named_by_latest_its_number_and_its_name(recorded: Path, handle: str) -> None:
+    found = printed(recorded, f"games --run {handle} --split eval --csv")
+    assert found == answer(recorded, "games-of-a-fork")
+    assert f'"run_id": "{FORK}' in printed(recorded, f"log tail checkpoints --json -n 1 --run {handle}")
+    assert "no sign of a collapse" in printed(recorded, f"collapse {handle}")
+
+
+def test_a_checkpoint_is_named_by_its_place_from_the_end_and_as_the_best(recorded: Path) -> None:
+    place = Place.at(recorded / "0.2")
+    newest, before, best = (find_checkpoint(place, *split_name(f"1@{at}"))[0] for at in ("-1", "-2", "best"))
+    assert (newest.update, before.update) == (6, 4)  # every second update is saved
+    (won,) = us.sql(
+        "SELECT policy_version FROM learning_curve WHERE split = 'eval' AND run_id = ? "
+        "ORDER BY win_rate DESC, policy_version DESC LIMIT 1",
+        [newest.parent_run_id],
+        data=place.root,
+    )
+    assert best.update == won[0]
+    with pytest.raises(RunError, match="has no checkpoint of update -9"):
+        find_checkpoint(place, *split_name("latest@-9"))
 
 
 def test_its_updates_are_trained_again(recorded: Path) -> None:

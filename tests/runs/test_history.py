@@ -22,7 +22,7 @@ from unstable_stream.events import (
     RunStarted,
     event_id,
 )
-from unstable_stream.events.run_ids import pick_run
+from unstable_stream.events.run_ids import KnownRun, pick_run
 from unstable_stream.log.port import EventLog, Record
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topic_drift import create_declared_topics
@@ -142,7 +142,7 @@ def test_games_leave_no_trace() -> None:
 @pytest.mark.parametrize(
     ("prefix", "found"),
     [
-        ("run-", "'run-' is the beginning of several runs: run-a, run-b, run-c"),
+        ("run-", "'run-' is the beginning or the name of several runs: run-a, run-b, run-c"),
         ("x", "no run 'x' in this log; known runs: run-a, run-b, run-c"),
         ("run-d", "no run 'run-d' in this log"),  # no beginning of it has been read
     ],
@@ -156,11 +156,23 @@ def test_a_run_that_is_not_one_is_an_error_that_lists_what_is_there(prefix: str,
     assert history.run("run-a") is history.find("run-a")
 
 
-def test_an_id_is_a_run_even_if_another_begins_with_it() -> None:
-    assert pick_run("run", ["run", "run-2"]) == "run"
-    assert pick_run("run-", ["run", "run-2"]) == "run-2"
-    with pytest.raises(RunError, match="no run 'x' in an archive; known runs: none"):
-        pick_run("x", [], "an archive")
+def test_a_run_is_meant_by_id_number_beginning_name_and_latest() -> None:
+    known = [
+        KnownRun("run", "first", True, 1),
+        KnownRun("run-2", "second", True, 2),
+        KnownRun("eval-run", "third", False, 4),
+    ]
+    meant = {word: pick_run(word, known) for word in ("run", "run-", "2", "4", "second", "e", "latest")}
+    assert list(meant.values()) == ["run", "run-2", "run-2", "eval-run", "run-2", "eval-run", "run-2"]
+    for word, says in (
+        ("x", "no run 'x' in this log; known runs: eval-run, run, run-2"),
+        ("3", "no run '3'"),
+        ("ru", "'ru' is the beginning or the name of several runs: run, run-2"),
+    ):
+        with pytest.raises(RunError, match=says):
+            pick_run(word, known)
+    with pytest.raises(RunError, match="no run that trains in an archive; known runs: eval-run"):
+        pick_run("latest", known[2:], "an archive")
 
 
 async def test_nothing_is_recorded_of_a_run_that_only_begins_alike(any_log: EventLog) -> None:

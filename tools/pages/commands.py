@@ -22,6 +22,15 @@ _INTRO: Final = """# Every command
 
 Each is also `unstable-stream COMMAND --help`. This page is generated from the code by `make generated`;
 whatever a command does, [Python](python-api.md) does too.
+
+## How a run is named
+
+By its id; by a beginning that no other id has, or by its name if no other run has it; by its `number` in
+`unstable-stream runs`, its place among the runs of that log or archive in the order in which they began; or
+as `latest`, the newest run that trains: evaluations, tournaments and games of people are not meant. A
+checkpoint is `RUN@20` by its update, `RUN@-1` the newest and `RUN@-2` the one before, `RUN@best` the one that
+won the largest share of its evaluation games (the newer of equals), and in a run of several trained models
+`RUN@MODEL/20` or `RUN@MODEL/best`. Python takes the same words: `us.open_run("latest")`.
 """
 
 

@@ -8,7 +8,7 @@ from unstable_stream.api.place import Place
 from unstable_stream.api.run import Run
 from unstable_stream.api.settings import make_config
 from unstable_stream.api.tables import Table
-from unstable_stream.archive import QueryResult, dropped_runs, query_arrow
+from unstable_stream.archive import QueryResult, dropped_runs, known_runs, open_archive, query_arrow
 from unstable_stream.errors import ConfigError
 from unstable_stream.history.views import run_list
 from unstable_stream.runs import history
@@ -154,18 +154,20 @@ def runs_overview(place: Place) -> QueryResult:
         ArchiveError: there is no archive.
     """
     runs = run_list.list_runs(place.archive)
+    with open_archive(place.archive) as connection:
+        numbers = {run.run_id: run.number for run in known_runs(connection)}
     return QueryResult(
-        ("run", "name", "started", "state", "games", "updates", "win_rate", "silence"),
-        ("VARCHAR", "VARCHAR", "TIMESTAMP", "VARCHAR", "BIGINT", "BIGINT", "DOUBLE", "VARCHAR"),
+        ("run", "name", "started", "state", "games", "updates", "win_rate", "silence", "number"),
+        ("VARCHAR", "VARCHAR", "TIMESTAMP", "VARCHAR", "BIGINT", "BIGINT", "DOUBLE", "VARCHAR", "BIGINT"),
         [
             (
                 *(run.run_id, run.name, run.started_at, run.state, run.games, run.updates, run.win_rate),
-                run.silence or None,
+                *(run.silence or None, numbers.get(run.run_id)),
             )
             for run in runs
         ]
         + [
-            (run.run_id, run.name, run.started_at, "dropped", None, None, None, None)
+            (run.run_id, run.name, run.started_at, "dropped", None, None, None, None, None)
             for run in dropped_runs(place.archive)
         ],
     )

@@ -1,20 +1,24 @@
 """Checkpoints of the runs of a place by name, and as players of other runs.
 
-A name is ``RUN@UPDATE``, or in a run that trains several models, ``RUN@MODEL/UPDATE``.
+A name is ``RUN@UPDATE``, or in a run that trains several models, ``RUN@MODEL/UPDATE``. The update is a
+number, ``-1`` for the newest checkpoint, ``-2`` for the one before, or ``best``: the one that won the largest
+share of its evaluation games, the newer of equals.
 """
 
+import re
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from unstable_stream.api.place import Place
 from unstable_stream.api.shorthand import TINY_PLAYER
-from unstable_stream.errors import ConfigError
+from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import Checkpoint
 from unstable_stream.log.stores.checkpoint_files import opened_checkpoint
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.fork import Fork, find_fork
+from unstable_stream.runs.history import find_run
 
 if TYPE_CHECKING:
     from unstable_stream.inference.engine import Adapter
@@ -29,8 +33,8 @@ class CheckpointName(NamedTuple):
     """The parts of a checkpoint's name."""
 
     run: str
-    update: int | None = None
-    """``None``: the newest checkpoint."""
+    update: int | Literal["best"] | None = None
+    """Negative: counted from the newest checkpoint. ``None``: the newest."""
     model: str | None = None
     """``None``: the run trains one."""
 
@@ -41,27 +45,54 @@ def split_name(name: str) -> CheckpointName:
     if not at:
         return CheckpointName(name)
     model, _, update = rest.rpartition("/")
+    if update == "best":
+        return CheckpointName(run, "best", model or None)
     if not model and update[:1].isalpha():
         return CheckpointName(run, model=update)
-    if not update.isdecimal():
+    if not re.fullmatch(r"-?\d+", update):
         raise ConfigError(
-            f"{name!r}: expected RUN@UPDATE with a number, e.g. demo-2026@20, or RUN@MODEL/UPDATE"
+            f"{name!r}: expected RUN@UPDATE with a number, e.g. demo-2026@20, RUN@-1, RUN@best, or "
+            "RUN@MODEL/UPDATE"
         )
     return CheckpointName(run, int(update), model or None)
 
 
+_BEST: Final = """
+SELECT policy_version FROM learning_curve
+WHERE split = 'eval' AND run_id = $run AND ($model IS NULL OR model = $model)
+GROUP BY policy_version ORDER BY sum(win_rate * games) / sum(games) DESC, policy_version DESC LIMIT 1
+"""
+
+
 def find_checkpoint(
-    place: Place, run: str, update: int | None = None, model: str | None = None
+    place: Place,
+    run: str,
+    update: int | Literal["best"] | None = None,
+    model: str | None = None,
+    *,
+    to_train: bool = False,
 ) -> tuple[Fork, RunConfig]:
-    """Return a checkpoint to play with, the last of the fork, and the configuration of its run.
+    """Return a checkpoint to play with, or to train on, the last of the fork, and its run's configuration.
 
     Raises:
         RunError: no such run or checkpoint, or its files are missing.
     """
-
+    number = _best(place, run, model) if update == "best" else update
     return place.ask_history(
-        lambda log: find_fork(log, run, update, model=model, to_train=False, located=place.data.located)
+        lambda log: find_fork(log, run, number, model=model, to_train=to_train, located=place.data.located)
     )
+
+
+def _best(place: Place, run: str, model: str | None) -> int:
+    from unstable_stream.archive import query  # loads DuckDB
+
+    run_id, _ = place.ask_history(lambda log: find_run(log, run))
+    rows = query(place.archive, _BEST, {"run": run_id, "model": model}).rows
+    if not rows:
+        raise RunError(
+            f"run {run_id} has no evaluated checkpoint, so none is the best; name one by its update"
+        )
+    return int(rows[0][0])
 
 
 def find_policy(place: Place, policy: str) -> tuple[Fork, RunConfig] | None:

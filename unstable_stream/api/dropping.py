@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from unstable_stream.api.place import Place
-from unstable_stream.archive import archive_bytes, open_archive
-from unstable_stream.archive.export import find_exported_run
+from unstable_stream.archive import archive_bytes, find_archived_run, open_archive
 from unstable_stream.errors import ArchiveError, RunError
 from unstable_stream.log.port import EventLog, TopicPartition
 from unstable_stream.log.reading import events_to_end
@@ -64,8 +63,8 @@ def look_at_run(place: Place, run: str, *, idle_days: float = 30) -> Droppable:
     if place.data.is_export:
         raise ArchiveError(f"{place.data.root} is an export, which is only read: delete it instead")
     with open_archive(place.archive) as connection:
-        run_id, name = find_exported_run(connection, run)
-        ((state, records, last_ms, total),) = connection.execute(_ABOUT, [run_id]).fetchall()
+        run_id = find_archived_run(connection, run)
+        ((name, state, records, last_ms, total),) = connection.execute(_ABOUT, [run_id]).fetchall()
         forks = connection.execute(_FORKS, [run_id]).fetchall()
         logs = connection.execute(_LOGS, [run_id]).fetchall()
         positions = connection.execute(
@@ -141,6 +140,7 @@ async def _first_unarchived(log: EventLog, archived: dict[TopicPartition, int], 
 
 _ABOUT: Final = """
 SELECT
+    (SELECT name FROM runs WHERE run_id = $1),
     (SELECT state FROM runs WHERE run_id = $1),
     count(*) FILTER (run_id = $1),
     max(timestamp_ms) FILTER (run_id = $1),

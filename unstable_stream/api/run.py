@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from unstable_stream.api.checkpoints import CheckpointName, find_checkpoint
 from unstable_stream.api.launching import Launching, LaunchOrder, launch_here, may_run_here
 from unstable_stream.api.loops import wait_for
 from unstable_stream.api.place import Place
@@ -16,7 +17,7 @@ from unstable_stream.extensions import confined, loading
 from unstable_stream.log.open import check_log
 from unstable_stream.log.port import EventLog
 from unstable_stream.runs.config import RunConfig, parse_config
-from unstable_stream.runs.fork import Fork, check_fork, find_fork
+from unstable_stream.runs.fork import Fork, check_fork
 from unstable_stream.runs.history import RunStatus, find_run, read_history
 from unstable_stream.runs.recording import new_run_id
 from unstable_stream.runs.resume import check_resumable, check_unfinished
@@ -233,7 +234,7 @@ class Run(RecordedRun):
             RunError: no checkpoint of that update.
             ConfigError: a change of what the checkpoint was made with, or nothing left to train.
         """
-        return fork_run(self._place, self._id, at, changes)
+        return fork_run(self._place, CheckpointName(self._id, at), changes)
 
     def scale(self, engines: int | None) -> None:
         """Give a run that is going on so many engines; it is recorded, and holds when the run is resumed.
@@ -306,11 +307,12 @@ def plan_config(config: RunConfig, *, fetch: bool = True) -> "RunPlan":
     return RunPlan(place(config, machines), (), ()) if shape is None else plan_shape(config, shape, machines)
 
 
-def open_run(run: str, data: Path | str | None = None, log: str | None = None) -> Run:
+def open_run(run: str = "latest", data: Path | str | None = None, log: str | None = None) -> Run:
     """Return a recorded run, also one that another process is running.
 
     Args:
-        run: its id, or an unambiguous beginning.
+        run: its id, the beginning of it, its name, its number in ``unstable-stream runs``, or ``latest``: the
+            newest run that trains.
         data: data directory; ``./unstable-data`` by default.
         log: ``local`` (the file in the data directory, the default) or ``kafka://HOST:PORT``.
 
@@ -331,8 +333,7 @@ def open_run(run: str, data: Path | str | None = None, log: str | None = None) -
 
 def fork_run(
     place: Place,
-    run: str,
-    at: int | None,
+    parent: CheckpointName,
     changes: Mapping[str, object],
     overrides: Sequence[str] = (),
     allow_code: Sequence[str] | None = None,
@@ -340,9 +341,9 @@ def fork_run(
     """Return a fork of a run; see :meth:`Run.fork`, and :meth:`Run.resume` for the last two."""
 
     try:
-        fork, config = place.ask_history(lambda log: find_fork(log, run, at, located=place.data.located))
+        fork, config = find_checkpoint(place, *parent, to_train=True)
     except RunError:
-        place.refuse_dropped(run, exact=False)
+        place.refuse_dropped(parent.run, exact=False)
         raise
     place.refuse_dropped(fork.parent_run_id)
     changed = make_config(changes, config, [*overrides, f"log={place.log}"])

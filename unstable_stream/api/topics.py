@@ -270,18 +270,21 @@ def tail(
         topic: its name.
         lines: how many.
         follow: go on with new records, without end.
-        run: only records of this run, id or prefix.
+        run: only records of this run; see :func:`~unstable_stream.api.run.open_run`.
 
     Raises:
+        RunError: no such run, or several.
         UnknownTopicError: the log has no such topic.
     """
     from unstable_stream.log.reading import read_tail
 
-    def is_wanted(record: StoredRecord) -> bool:
-        return not run or str(record_body(record).get("run_id", "")).startswith(run)
-
     async def read() -> AsyncGenerator[StoredRecord, None]:
         async with place.opened_log() as log:
+            run_id = (await read_history(log)).find(run).run_id if run else None
+
+            def is_wanted(record: StoredRecord) -> bool:
+                return run_id is None or record_body(record).get("run_id") == run_id
+
             found, consumer = await read_tail(log, topic, lines, is_wanted)
             try:
                 for record in found:

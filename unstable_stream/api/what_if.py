@@ -13,7 +13,7 @@ from unstable_stream.history.hindsight.rederive import Rederived, RewardChange, 
 from unstable_stream.history.hindsight.rerate import (
     Rerated,
     Scopes,
-    find_archived_run,
+    archived_config,
     rerate_from_archive,
     rerate_from_log,
 )
@@ -135,7 +135,7 @@ def _find(place: Place, run: str, source: str | None) -> tuple[Source, str, RunC
     """Return where the run is, its full id and its configuration."""
     if source == "archive" or (source is None and place.has_archive):
         try:
-            return "archive", *find_archived_run(place.archive, run)
+            return "archive", *archived_config(place.archive, run)
         except RunError:
             if source == "archive":
                 raise

@@ -3,6 +3,8 @@
 from unstable_stream.archive.dropping import drop_run as drop_run
 from unstable_stream.archive.dropping import dropped_error as dropped_error
 from unstable_stream.archive.dropping import dropped_runs as dropped_runs
+from unstable_stream.archive.dropping import find_archived_run as find_archived_run
+from unstable_stream.archive.dropping import known_runs as known_runs
 from unstable_stream.archive.opening import archive_bytes as archive_bytes
 from unstable_stream.archive.opening import open_archive as open_archive
 from unstable_stream.archive.read import Cancel as Cancel

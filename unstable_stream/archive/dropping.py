@@ -15,6 +15,7 @@ from unstable_stream.archive.read import query
 from unstable_stream.archive.store import Connection, WritableArchive
 from unstable_stream.archive.writing import DroppedRun
 from unstable_stream.errors import RunError
+from unstable_stream.events.run_ids import KnownRun, pick_run
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 
 
@@ -66,6 +67,23 @@ def dropped_error(connection: Connection, wanted: str, *, exact: bool = False) -
     return RunError("; ".join(run.told for run in found)) if found else None
 
 
+def known_runs(connection: Connection) -> list[KnownRun]:
+    """Return the runs of an archive in the order in which they began; dropped ones have a number only."""
+    return [KnownRun(*row) for row in connection.execute(_KNOWN).fetchall()]
+
+
+def find_archived_run(connection: Connection, wanted: str) -> str:
+    """Return the id of the run that is meant; see :func:`~unstable_stream.events.run_ids.pick_run`.
+
+    Raises:
+        RunError: no such run, or several, or it was dropped.
+    """
+    try:
+        return pick_run(wanted, known_runs(connection), "this archive")
+    except RunError as error:
+        raise dropped_error(connection, wanted) or error from None
+
+
 def keep_dropped(archive: Path, runs: Sequence[DroppedRun]) -> None:
     """Tell a new archive which runs are not to be archived.
 
@@ -82,4 +100,12 @@ def keep_dropped(archive: Path, runs: Sequence[DroppedRun]) -> None:
 
 
 _DROPPED: Final = "SELECT * FROM dropped_runs ORDER BY dropped_at DESC, run_id"
+_KNOWN: Final = """
+SELECT run_id, name, trains, number FROM (
+    SELECT *, row_number() OVER (ORDER BY started_at, run_id DESC) AS number FROM (
+        SELECT run_id, name, trains, started_at, false AS dropped FROM runs
+        UNION ALL SELECT run_id, name, false, started_at, true FROM dropped_runs
+    )
+) WHERE NOT dropped ORDER BY number
+"""
 _ABOUT: Final = "SELECT any_value(name), any_value(started_at) FROM runs WHERE run_id = ?"

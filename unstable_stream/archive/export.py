@@ -16,13 +16,12 @@ import duckdb
 import msgspec
 
 from unstable_stream.archive.batch import EVENTS
-from unstable_stream.archive.dropping import dropped_error
+from unstable_stream.archive.dropping import find_archived_run
 from unstable_stream.archive.exported import ExportedTable, Manifest
 from unstable_stream.archive.opening import open_archive
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.view_files import load_views
-from unstable_stream.errors import ArchiveError, RunError
-from unstable_stream.events.run_ids import pick_run
+from unstable_stream.errors import ArchiveError
 from unstable_stream.log.stores.address import checked_address, is_address
 from unstable_stream.log.stores.archive_address import MANIFEST, ArchiveAddress
 from unstable_stream.log.stores.store import Store
@@ -56,7 +55,7 @@ def export_run(
 
     Args:
         archive: the DuckDB file.
-        run: the run's id, or an unambiguous beginning of it.
+        run: the run: id, beginning of it, name, number or ``latest``.
         directory: where the files go, made if it does not exist; or an address in a store.
         tables: names of tables or views; by default :func:`default_tables`.
         force: replace an export that is there already.
@@ -137,7 +136,8 @@ def written_beside(target: Path) -> Iterator[Path]:
 def _write(
     connection: duckdb.DuckDBPyConnection, run: str, names: Sequence[str], directory: Path
 ) -> Manifest:
-    run_id, run_name = find_exported_run(connection, run)
+    run_id = find_archived_run(connection, run)
+    ((run_name,),) = connection.execute("SELECT name FROM runs WHERE run_id = ?", [run_id]).fetchall()
     connection.execute("SET VARIABLE run = ?", [run_id])
     exported = {}
     for name in names:
@@ -186,16 +186,6 @@ WHERE run_id = getvariable('run') ORDER BY topic, "partition", first_offset
 """
 
 
-def find_exported_run(connection: duckdb.DuckDBPyConnection, run: str) -> tuple[str, str | None]:
-    """Return id and name of the run with this id, or beginning of an id; raises :class:`RunError`."""
-    names = dict(connection.execute("SELECT run_id, name FROM runs").fetchall())
-    try:
-        run_id = pick_run(run, names, "this archive")
-    except RunError as error:
-        raise dropped_error(connection, run) or error from None
-    return run_id, names[run_id]
-
-
 def export_batches(
     archive: ArchiveAddress,
     run: str,
@@ -209,7 +199,7 @@ def export_batches(
 
     Args:
         archive: the DuckDB file.
-        run: the run's id, or an unambiguous beginning of it.
+        run: the run: id, beginning of it, name, number or ``latest``.
         directory: where ``train_data_step_N.csv``, or ``.parquet``, go; made if it does not exist.
         file_format: ``csv`` or ``parquet``.
         force: replace files that are there already.
@@ -228,7 +218,7 @@ def export_batches(
     target = Path(directory).absolute()
     with written_beside(target) as partial:
         with open_archive(archive, files=True, timeout_s=timeout_s) as connection:
-            run_id, _ = find_exported_run(connection, run)
+            run_id = find_archived_run(connection, run)
             # Joined once: the texts are kilobytes, and there may be thousands of updates.
             connection.execute(
                 "CREATE OR REPLACE TEMP TABLE exported_batches AS SELECT * EXCLUDE (run_id) "

@@ -1,43 +1,55 @@
 """Tell which run a person means, wherever the runs are listed: a log, an archive."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from unstable_stream.errors import RunError
 
+LATEST: Final = "latest"
+"""What names the newest run that trains."""
 _LISTED: Final = 10
 
 
-def pick_run(
-    prefix: str, known: Iterable[str], where: str = "this log", names: Mapping[str, str | None] | None = None
-) -> str:
-    """Return the id in ``known`` that ``prefix`` is, or of which it is the only beginning.
+class KnownRun(NamedTuple):
+    """A run that may be meant."""
+
+    run_id: str
+    name: str | None
+    trains: bool
+    """Whether it was to make updates of its own: false for evaluations, tournaments and games of people."""
+    number: int
+    """Its place among the runs in the order in which they began, from 1."""
+
+
+def pick_run(wanted: str, known: Sequence[KnownRun], where: str = "this log") -> str:
+    """Return the id of the run that is meant.
 
     Args:
-        prefix: a run id or the beginning of one; with ``names``, or a run's name.
-        known: ids of all runs there are.
+        wanted: a run id; ``latest``, the newest run that trains; the number of a run; the beginning of one
+            id only, or the name of one run only.
+        known: all runs there are, in the order in which they began.
         where: where they are, for the message.
-        names: id to name, where runs are found by name too.
 
     Raises:
         RunError: no such run, or several; lists what is there.
     """
-    ids = sorted(set(known))
-    called = names or {}
-    found = (
-        [prefix]
-        if prefix in ids
-        else [run_id for run_id in ids if run_id.startswith(prefix) or called.get(run_id) == prefix]
-    )
+    if any(run.run_id == wanted for run in known):
+        return wanted
+    if wanted == LATEST:
+        found = [run.run_id for run in known if run.trains][-1:]
+    else:
+        found = [run.run_id for run in known if wanted == str(run.number)] or sorted(
+            run.run_id for run in known if run.run_id.startswith(wanted) or run.name == wanted
+        )
     if not found:
-        raise no_run(prefix, ids, where)
+        raise no_run(wanted, sorted(run.run_id for run in known), where)
     if len(found) > 1:
-        by = "beginning or the name" if names else "beginning"
-        raise RunError(f"{prefix!r} is the {by} of several runs: {', '.join(found)}")
+        raise RunError(f"{wanted!r} is the beginning or the name of several runs: {', '.join(found)}")
     return found[0]
 
 
 def no_run(wanted: str, ids: Sequence[str], where: str) -> RunError:
     """Return the error that there is no such run among ``ids``, which are sorted."""
     listed = ", ".join(ids[-_LISTED:]) or "none"
-    return RunError(f"no run {wanted!r} in {where}; known runs: {listed}")
+    meant = "run that trains" if wanted == LATEST else f"run {wanted!r}"
+    return RunError(f"no {meant} in {where}; known runs: {listed}")

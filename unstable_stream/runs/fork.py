@@ -108,6 +108,8 @@ async def find_fork(
 ) -> tuple[Fork, RunConfig]:
     """Return the point of a run to fork at, by default its newest checkpoint, and the run's configuration.
 
+    A negative ``update`` counts from the newest checkpoint, -1.
+
     A fork that is not ``to_train`` needs no optimizer state, and takes one trained model; where there are
     several, ``model`` names it. One to train takes all of them, by default after the newest update of which
     all have a checkpoint.
@@ -129,8 +131,8 @@ async def find_fork(
     common = set.intersection(*(set(found) for found in by_model.values()))
     if not common:
         raise RunError(f"run {run_id} has no checkpoint yet, so there is nothing to fork")
-    if update is None:
-        update = max(common)
+    if update is None or -len(common) <= update < 0:
+        update = sorted(common)[-1 if update is None else update]
     if update not in common:
         raise RunError(
             f"run {run_id} has no checkpoint of update {update}; it has those of {_listed(sorted(common))}"

@@ -23,7 +23,7 @@ from unstable_stream.events import (
     event_id,
 )
 from unstable_stream.events.id_sets import IndexSet
-from unstable_stream.events.run_ids import no_run, pick_run
+from unstable_stream.events.run_ids import KnownRun, no_run, pick_run
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.runs.config import RunConfig, parse_config
@@ -127,6 +127,11 @@ class RunStatus:
         return max(made, *(end.updates for end in self._ends.values()), 0)
 
     @property
+    def trains(self) -> bool:
+        """Whether it was to make updates of its own, which evaluations and games of people do not."""
+        return bool(self.settings.get("learner", {}).get("iterations", 1) > self.updates_before)
+
+    @property
     def settings(self) -> Mapping[str, Any]:
         """The recorded settings that :meth:`config` parses; empty if they have not been read."""
         latest = self.resumed or self.began
@@ -187,13 +192,15 @@ class RunHistory:
             raise no_run(run_id, self._begun(), "this log")
         return found
 
-    def find(self, prefix: str) -> RunStatus:
-        """Return the run with this id, or the only run whose id begins with it.
+    def find(self, wanted: str) -> RunStatus:
+        """Return the run that is meant; see :func:`~unstable_stream.events.run_ids.pick_run`.
 
         Raises:
             RunError: no such run, or several; lists what is there.
         """
-        return self.runs[pick_run(prefix, self._begun())]
+        begun = [run for run in reversed(self.newest_first()) if run.began]
+        known = [KnownRun(run.run_id, run.name, run.trains, n) for n, run in enumerate(begun, 1)]
+        return self.runs[pick_run(wanted, known)]
 
     def _begun(self) -> list[str]:
         return sorted(run.run_id for run in self.runs.values() if run.began)
@@ -245,14 +252,14 @@ async def hear_of_runs(log: EventLog, runs: Sequence[RunStatus]) -> None:
                 run.apply(event)
 
 
-async def find_run(log: EventLog, prefix: str) -> tuple[str, RunConfig]:
+async def find_run(log: EventLog, wanted: str) -> tuple[str, RunConfig]:
     """Return a run's full id and latest configuration; see :meth:`RunHistory.find`.
 
     Raises:
         RunError: no such run, or several; lists what is there.
         ConfigError: this version of the package does not accept its configuration.
     """
-    run = (await read_history(log)).find(prefix)
+    run = (await read_history(log)).find(wanted)
     return run.run_id, run.config()
 
 

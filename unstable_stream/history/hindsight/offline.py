@@ -52,8 +52,8 @@ class OfflineProgress:
     updates: int = 0
 
 
-async def find_recorded_run(history: History, prefix: str) -> tuple[str, Mapping[str, Any]]:
-    """Return a run's full id and latest configuration; ``run`` is its id or an unambiguous prefix.
+async def find_recorded_run(history: History, wanted: str) -> tuple[str, Mapping[str, Any]]:
+    """Return a run's full id and latest configuration; see :meth:`RunHistory.find`.
 
     Raises:
         RunError: no such run, or several; lists what is there.
@@ -62,7 +62,7 @@ async def find_recorded_run(history: History, prefix: str) -> tuple[str, Mapping
     async for piece in merged(history, Slice(topics=(RunStarted.TOPIC,))):
         for event in readable_events(piece.records):
             runs.apply(event)
-    run = runs.find(prefix)
+    run = runs.find(wanted)
     return run.run_id, run.settings
 
 

@@ -20,7 +20,7 @@ from unstable_stream.errors import ConfigError, EventError, RunError
 from unstable_stream.events import LearnerUpdate, Step, Trajectory, decode_event
 from unstable_stream.events.id_sets import IdTable
 from unstable_stream.extensions import confined
-from unstable_stream.history.hindsight.rerate import COLUMN_TYPES, find_archived_run
+from unstable_stream.history.hindsight.rerate import COLUMN_TYPES, archived_config
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 from unstable_stream.reward_transformations import build_sampling
@@ -307,7 +307,7 @@ def advantages(
     """
     found = query(archive, _UPDATE, {"run": run_id, "update": update, "model": model}).rows
     try:
-        _, config = find_archived_run(archive, run_id)
+        _, config = archived_config(archive, run_id)
         with confined([]):
             transform = build_sampling(list(config.rewards.sampling))
         if not found or any(transform.state()["stages"]):

@@ -14,12 +14,11 @@ from typing import Any, Final, TypeAlias
 import msgspec
 import numpy as np
 
-from unstable_stream.archive import query
+from unstable_stream.archive import find_archived_run, open_archive, query
 from unstable_stream.archive.game_columns import Coded, SeatColumns, archived_parents, archived_seats
 from unstable_stream.archive.what_if import LabelledSet
 from unstable_stream.events import OVERALL, GameOutcome, Rating
 from unstable_stream.events.id_sets import IndexSet
-from unstable_stream.events.run_ids import pick_run
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 from unstable_stream.model_pool.rating_columns import GameColumns, Names, RatingHistory
@@ -280,19 +279,14 @@ def _rate(rater: Rater, outcomes: Sequence[GameOutcome]) -> None:
     rater.rate(games, [outcome.game_id for outcome in outcomes])
 
 
-def find_archived_run(path: ArchiveAddress, run_id: str) -> tuple[str, RunConfig]:
-    """Return a run's full id and configuration; ``run`` is its id or an unambiguous prefix.
+def archived_config(path: ArchiveAddress, run: str) -> tuple[str, RunConfig]:
+    """Return a run's full id and configuration; see :func:`find_archived_run`.
 
     Raises:
         ArchiveError: there is no archive.
         RunError: no such run, or several; lists what is there.
     """
-    rows = query(
-        path,
-        "SELECT run_id, config FROM run_events WHERE config IS NOT NULL "
-        "ORDER BY run_id, coalesce(resumption, 0)",
-    ).rows
-    configs = dict(rows)
-    full_id = pick_run(run_id, configs, str(path))
-    recorded = as_recorded(msgspec.json.decode(configs[full_id]))
-    return full_id, parse_config(recorded, origin=f"run {full_id}")
+    with open_archive(path) as connection:
+        run_id = find_archived_run(connection, run)
+        ((config,),) = connection.execute("SELECT config FROM runs WHERE run_id = ?", [run_id]).fetchall()
+    return run_id, parse_config(as_recorded(msgspec.json.decode(config)), origin=f"run {run_id}")

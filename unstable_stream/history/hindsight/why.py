@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from unstable_stream.archive.dropping import dropped_error, dropped_runs
+from unstable_stream.archive.dropping import dropped_error, dropped_runs, find_archived_run
 from unstable_stream.archive.opening import open_archive
 from unstable_stream.archive.store import Connection
 from unstable_stream.errors import ArchiveError
-from unstable_stream.events.run_ids import no_run
+from unstable_stream.events.run_ids import LATEST
 from unstable_stream.history.hindsight.relations import (
     DESCRIPTIONS,
     RELATIONS,
@@ -100,7 +100,7 @@ def find_node(path: ArchiveAddress, wanted: str, *, run: str = "") -> NodeKey:
         path: the archive.
         wanted: an id, or its beginning, of a step, game, trajectory, run or any event; a checkpoint's uid;
             ``update:N``, or ``update:MODEL/N``; each with ``RUN:`` before it if need be.
-        run: look only in the run with this id, this beginning of an id, or this name.
+        run: look only in this run; see :func:`find_archived_run`.
 
     Raises:
         RunError: no such run; lists what is there.
@@ -115,6 +115,8 @@ def find_node(path: ArchiveAddress, wanted: str, *, run: str = "") -> NodeKey:
     run = place or run
     with open_archive(path) as connection:
         runs = _runs(connection, run)
+        if rest == LATEST:
+            rest = find_archived_run(connection, rest)
         if rest.startswith("update:"):
             found = _updates(connection, rest.removeprefix("update:"), runs)
         else:
@@ -161,13 +163,7 @@ def _rows(connection: Connection, sql: str, parameters: object) -> list[tuple[An
 def _runs(connection: Connection, wanted: str) -> list[str]:
     if not wanted:
         return [run for (run,) in _rows(connection, "SELECT run_id FROM runs ORDER BY run_id", [])]
-    sql = (
-        "SELECT run_id FROM runs WHERE starts_with(run_id, $1) OR name = $1 ORDER BY run_id = $1 DESC, run_id"
-    )
-    runs = [run for (run,) in _rows(connection, sql, [wanted])]
-    if not runs:
-        raise dropped_error(connection, wanted) or no_run(wanted, _runs(connection, ""), "this archive")
-    return runs[:1] if runs[0] == wanted else runs
+    return [find_archived_run(connection, wanted)]
 
 
 def _updates(connection: Connection, name: str, runs: Sequence[str]) -> list[NodeKey]:

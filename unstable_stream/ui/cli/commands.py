@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 COMMANDS: Final = {
     "train": ("quickstart", "train", "plan", "watch", "scale", "fork", "processors"),
-    "look": ("runs", "games", "ui", "report", "why", "sql", "collapse", "track", "monitor"),
+    "look": ("runs", "games", "ui", "report", "why", "sql", "collapse", "track", "monitor", "doctor"),
     "measure": ("eval", "tournament", "exploitability"),
     "prove": ("audit", "verify", "rerate", "rederive", "replay", "consume"),
     "keep": ("push", "export", "archive", "backup", "prune"),

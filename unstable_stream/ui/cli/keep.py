@@ -8,7 +8,7 @@ import typer
 
 from unstable_stream.api.output import configure_output, plain, plain_console
 from unstable_stream.api.place import Place
-from unstable_stream.ui.cli.options import DataPlace
+from unstable_stream.ui.cli.options import DataPlace, RunArgument
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +30,7 @@ def push_command(
     Example: unstable-stream push RUN hf://me/tictactoe-player --merged
 
     Args:
-        checkpoint: RUN@UPDATE, or RUN for its newest checkpoint.
+        checkpoint: RUN@UPDATE, RUN@best, RUN@-1, or RUN for its newest checkpoint.
         destination: A directory, or hf://OWNER/NAME on the Hugging Face Hub.
         merged: The base model with the adapter merged into it, not the adapter alone.
         replace: Replace what is there.
@@ -49,7 +49,7 @@ def push_command(
 
 
 def export_command(
-    run: str,
+    run: RunArgument,
     out: Annotated[str, typer.Option("--out", "-o")],
     tables: Annotated[str, typer.Option(metavar="NAMES")] = "",
     batches: Literal["csv", "parquet"] | None = None,
@@ -68,7 +68,6 @@ def export_command(
     Example: unstable-stream export RUN -o batches --batches csv
 
     Args:
-        run: Run id, or its beginning.
         out: Directory for the files; for tables also an address, s3://bucket/name.
         tables: Tables or views, comma between; all tables by default.
         batches: Instead of tables, the batch of each update: train_data_step_N.csv, or .parquet.

@@ -10,6 +10,7 @@ import typer
 
 from unstable_stream.api.output import plain, plain_console
 from unstable_stream.api.place import Place
+from unstable_stream.ui.cli.options import RunOption
 from unstable_stream.ui.cli.output import Format, print_rows
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ def log_tail(
     topic: str,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0)] = 10,
     follow: Annotated[bool, typer.Option("--follow", "-f")] = False,
-    run: str | None = None,
+    run: RunOption = None,
     as_json: Annotated[bool, typer.Option("--json")] = False,
     *,
     place: Place,
@@ -255,7 +256,6 @@ def log_tail(
         topic: Topic name; see 'unstable-stream topics'.
         lines: Records to show from the end.
         follow: Go on with new records until Ctrl-C.
-        run: Only records of this run (id or prefix).
         as_json: Whole records, one JSON object a line.
     """
     from unstable_stream.api.topics import record_body, tail

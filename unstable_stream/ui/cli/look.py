@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,8 +13,17 @@ import unstable_stream as us
 from unstable_stream.api.game_filter import GameFilter, Result, Sort, Split, State
 from unstable_stream.api.output import configure_output, plain, plain_console
 from unstable_stream.api.place import DEFAULT_DATA_DIR, Place
-from unstable_stream.ui.cli.options import DataOption, DataPlace, LogOption, OptionalLogOption
-from unstable_stream.ui.cli.output import Format, print_rows, records_read, take_rows
+from unstable_stream.ui.cli.options import (
+    DataOption,
+    DataPlace,
+    LogOption,
+    NewestRunArgument,
+    OptionalLogOption,
+    RunArgument,
+    RunOption,
+    RunsArgument,
+)
+from unstable_stream.ui.cli.output import Format, print_objects, print_rows, records_read, take_rows
 
 _SHORT_ID = 8
 
@@ -39,11 +49,13 @@ def runs_command(
     asked_for = source is not None and source.name == "COMMANDLINE"
     place = Place.at(data, log)
     if asked_for or (not place.has_archive and (log is not None or place.data.log.is_file())):
+        listed = us.list_runs(data, log)
+        numbers = range(sum(run.began is not None for run in listed), 0, -1)
         rows = [
-            (run.run_id, run.name, _utc(run.started_at_ms), run.state, run.updates, run.silence or None)
-            for run in us.list_runs(data, log)
+            (run.run_id, run.name, _utc(run.started_at_ms), run.state, run.updates, run.silence or None, n)
+            for run, n in zip_longest(listed, numbers)
         ]
-        print_rows(("run", "name", "started", "state", "updates", "silence"), rows, form)
+        print_rows(("run", "name", "started", "state", "updates", "silence", "number"), rows, form)
         return
     result = runs_overview(place)
     print_rows(result.columns, result.rows, form)
@@ -55,7 +67,7 @@ def _utc(unix_ms: int) -> datetime:
 
 def games_command(
     context: typer.Context,
-    run: str | None = None,
+    run: RunOption = None,
     split: Split | None = None,
     state: State | None = None,
     env: str | None = None,
@@ -83,7 +95,6 @@ def games_command(
     Example: unstable-stream games show 3f2a9c1e
 
     Args:
-        run: Run id, or its beginning.
         split: Only games of this split.
         state: Only games that got so far.
         env: Only games of environments with this in the name.
@@ -101,8 +112,11 @@ def games_command(
     """
     if context.invoked_subcommand is not None:
         return
+    from unstable_stream.api.archived import find_runs
     from unstable_stream.api.games import find_games
 
+    if run is not None:
+        (run,) = find_runs(place.archive, [run])
     wanted = {name: value for name, value in context.params.items() if name in GameFilter.__annotations__}
     found = find_games(place.archive, run=run, **wanted)
     if form is Format.TABLE:
@@ -202,7 +216,7 @@ def ui_command(
 
 
 def report_command(
-    runs: Annotated[list[str] | None, typer.Argument(metavar="[RUN]...")] = None,
+    runs: RunsArgument = None,
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("report.html"),
     samples: Annotated[int, typer.Option(min=0)] = 6,
     tokenizer: str | None = None,
@@ -218,7 +232,6 @@ def report_command(
     Example: unstable-stream report RUN OTHER_RUN -o comparison.html
 
     Args:
-        runs: Run ids, beginnings of them, or names; none: the newest run.
         output: The HTML file to write.
         samples: Most games to show of each run.
         tokenizer: Directory of the model's tokenizer, to show tokens as text; by default where the run found
@@ -236,7 +249,7 @@ def report_command(
 def why_command(
     wanted: Annotated[str | None, typer.Argument(metavar="[ID]")] = None,
     update: Annotated[int | None, typer.Option(min=1)] = None,
-    run: str = "",
+    run: RunOption = None,
     depth: Annotated[int | None, typer.Option(min=1, max=20)] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1)] = 3,
     as_json: Annotated[bool, typer.Option("--json")] = False,
@@ -253,7 +266,6 @@ def why_command(
         wanted: A step, game, trajectory, checkpoint, run or any event: its id or the beginning of it; or
             RUN:update:N, or RUN:CHECKPOINT.
         update: This learner update, instead of an id.
-        run: Only in this run: its id, the beginning of it, or its name.
         depth: How many hops to go in each direction; otherwise 2, and 3 ahead from a game or trajectory.
         limit: Show so many of each list, and say how many there are.
         as_json: Print all of it, tokens included, as one JSON object.
@@ -263,7 +275,7 @@ def why_command(
     from unstable_stream.api.why import find_why
 
     name = wanted or f"update:{update}"
-    found = find_why(place, name, run=run, depth=depth, limit=None if as_json else limit)
+    found = find_why(place, name, run=run or "", depth=depth, limit=None if as_json else limit)
     if as_json:
         print(found.to_json().decode())
     else:
@@ -349,15 +361,12 @@ def _print_examples() -> None:
         print(f"-- {example.question}\n{example.sql};\n")
 
 
-def collapse_command(run: str, *, place: Place) -> None:
+def collapse_command(run: NewestRunArgument = "latest", *, place: Place) -> None:
     """Look at a run's updates for signs of a collapse; status 1 and the way back if there are any.
 
     The learner does the same while it trains; here the rules are applied to any recorded run.
 
     Example: unstable-stream collapse quickstart-2026
-
-    Args:
-        run: Run id, or an unambiguous prefix.
     """
     found = us.open_run(run, place.root, place.log).collapse()
     for sentence in found.advice:
@@ -367,8 +376,35 @@ def collapse_command(run: str, *, place: Place) -> None:
     typer.echo(f"no sign of a collapse in {found.updates} updates")
 
 
+def doctor_command(as_json: Annotated[bool, typer.Option("--json")] = False, *, place: Place) -> None:
+    """Look whether this machine has what a run needs, with a remedy for what is missing; status 1 if the
+    quickstart lacks something.
+
+    Example: unstable-stream doctor
+
+    Example: unstable-stream doctor --json --log kafka://127.0.0.1:9092
+
+    Args:
+        as_json: Print all of it as a JSON array, e.g. for a bug report.
+    """
+    from unstable_stream.api.doctor import examine
+
+    checks = examine(place)
+    if as_json:
+        print_objects(checks, Format.JSON)
+    else:
+        colours = {"ok": "green", "warn": "yellow", "fail": "red"}
+        for check in checks:
+            state = typer.style(f"{check.state:<4}", fg=colours[check.state])
+            typer.echo(f"{state}  {check.name:<18}  {plain(check.found)}")
+            if check.remedy:
+                typer.echo(f"{'':<26}{check.remedy}")
+    if any(check.state == "fail" for check in checks):
+        raise typer.Exit(1)
+
+
 def track_command(
-    run: str,
+    run: RunArgument,
     to: Annotated[str, typer.Option(metavar="TRACKER")],
     directory: Path | None = None,
     follow: bool = False,
@@ -383,7 +419,6 @@ def track_command(
     Example: unstable-stream track quickstart-2026 --to tensorboard --directory curves
 
     Args:
-        run: The run: id or prefix.
         to: jsonl, tensorboard, wandb, 'wandb(project="UB", mode="offline")', or path/to/file.py:Name.
         directory: Write to DIRECTORY/RUN; by default to tracking/RUN in the data directory.
         follow: Go on until the run ends.

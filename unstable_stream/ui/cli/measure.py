@@ -6,7 +6,14 @@ import typer
 
 import unstable_stream as us
 from unstable_stream.api.place import Place
-from unstable_stream.ui.cli.options import AllowCodeOption, EnvsOption, QuietOption, SetOption, environment
+from unstable_stream.ui.cli.options import (
+    AllowCodeOption,
+    EnvsOption,
+    PolicyArgument,
+    QuietOption,
+    SetOption,
+    environment,
+)
 from unstable_stream.ui.cli.output import (
     CsvOption,
     Format,
@@ -20,7 +27,7 @@ from unstable_stream.ui.cli.running import evaluation_options, print_summary, ru
 
 def eval_command(
     context: typer.Context,
-    policy: str,
+    policy: PolicyArgument,
     against: Annotated[list[str], typer.Option(metavar="OPPONENT")],
     games: Annotated[int, typer.Option(min=1)] = 100,
     envs: EnvsOption = None,
@@ -41,7 +48,6 @@ def eval_command(
     Example: unstable-stream eval quickstart-2026@120 --against random-legal --against quickstart-2026@0
 
     Args:
-        policy: RUN@UPDATE, or RUN for its newest checkpoint; or a model: directory or Hugging Face id.
         against: A scripted opponent, a model of an endpoint, or RUN@UPDATE; repeat it for several.
         games: Games for each opponent and environment.
         envs: Environment; repeat it for several. Default: those of the run's evaluation.
@@ -82,7 +88,8 @@ def tournament_command(
     Example: unstable-stream tournament demo-2026@20 demo-2026@120 base random-legal --games 100
 
     Args:
-        players: RUN@UPDATE, or RUN for its newest checkpoint; base, the base model; or an opponent of eval.
+        players: RUN@UPDATE, RUN@best, RUN@-1, or RUN for its newest checkpoint; base, the base model; or an
+            opponent of eval.
         games: Games of each pair in each environment, even.
         envs: Environment of two seats or more; repeat it for several. Default: those of the evaluation of
             the first checkpoint's run.
@@ -109,7 +116,7 @@ def tournament_command(
 
 
 def exploitability_command(
-    policy: str,
+    policy: PolicyArgument,
     env: Annotated[str, typer.Option(metavar="ENV[:TEMPLATE]")] = "openspiel:kuhn_poker",
     engine: Literal["transformers", "vllm"] = "transformers",
     states: bool = False,
@@ -123,7 +130,6 @@ def exploitability_command(
     Example: unstable-stream exploitability RUN@20 --env openspiel:kuhn_poker
 
     Args:
-        policy: RUN@UPDATE, or RUN for its newest checkpoint; or a model: directory or Hugging Face id.
         env: A game of OpenSpiel.
         engine: What computes.
         states: Print the policy at each information state too.

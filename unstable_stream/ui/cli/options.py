@@ -62,6 +62,24 @@ MetricsPortOption: TypeAlias = Annotated[
 
 QuietOption: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="No live view.")]
 
+_RUN: Final = "id, the beginning of it, name, number in 'unstable-stream runs', or latest"
+RunArgument: TypeAlias = Annotated[str, typer.Argument(metavar="RUN", help=f"Run: {_RUN}.")]
+NewestRunArgument: TypeAlias = Annotated[str, typer.Argument(metavar="[RUN]", help=f"Run: {_RUN}.")]
+"""With the default ``latest``."""
+RunsArgument: TypeAlias = Annotated[
+    list[str] | None, typer.Argument(metavar="[RUN]...", help=f"Runs, each: {_RUN}. Default: latest.")
+]
+RunOption: TypeAlias = Annotated[
+    str | None, typer.Option("--run", metavar="RUN", help=f"Only this run: {_RUN}.")
+]
+PolicyArgument: TypeAlias = Annotated[
+    str,
+    typer.Argument(
+        help="RUN@UPDATE, RUN@best, RUN@-1, or RUN for its newest checkpoint; or a model: directory or "
+        "Hugging Face id."
+    ),
+]
+
 SetOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(

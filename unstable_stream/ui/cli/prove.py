@@ -12,7 +12,14 @@ import unstable_stream as us
 from unstable_stream.api.output import configure_output, plain, plain_console
 from unstable_stream.api.place import Place
 from unstable_stream.errors import ConfigError
-from unstable_stream.ui.cli.options import AllowCodeOption, SetOption, parse_moment
+from unstable_stream.ui.cli.options import (
+    AllowCodeOption,
+    NewestRunArgument,
+    RunArgument,
+    RunOption,
+    SetOption,
+    parse_moment,
+)
 from unstable_stream.ui.cli.output import Format, every, print_objects, progress_bar, records_read
 
 if TYPE_CHECKING:
@@ -23,15 +30,14 @@ if TYPE_CHECKING:
 _SHOW_EVERY_S: Final = 0.5
 
 
-def audit_command(run: str, *, place: Place) -> None:
+def audit_command(run: NewestRunArgument = "latest", *, place: Place) -> None:
     """Prove from the log that a run's games and steps add up; status 1 and what is wrong if they do not.
 
     Works at any time, also while the run goes on or after it was killed.
 
-    Example: unstable-stream audit quickstart-2026
+    Example: unstable-stream audit
 
-    Args:
-        run: Run id, or an unambiguous prefix.
+    Example: unstable-stream audit quickstart-2026
     """
     _print_report(us.open_run(run, place.root, place.log).audit())
 
@@ -49,7 +55,7 @@ def _print_report(report: "AuditReport | VerifyReport", as_json: bytes | None = 
 
 
 def verify_command(
-    run: str,
+    run: NewestRunArgument = "latest",
     games: Annotated[bool, typer.Option("--games/--no-games")] = True,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1)] = 1,
     train: bool = False,
@@ -68,7 +74,6 @@ def verify_command(
     Example: unstable-stream verify quickstart-2026 --train --jobs 2
 
     Args:
-        run: Run id, or an unambiguous prefix.
         games: Play every recorded game again.
         jobs: Processes that play.
         train: Train on recorded updates again.
@@ -99,7 +104,7 @@ def _number(updates: str) -> int | Literal["all"]:
 
 def rerate_command(
     context: typer.Context,
-    run: str,
+    run: NewestRunArgument = "latest",
     system: str = "trueskill",
     mu: float | None = None,
     sigma: float | None = None,
@@ -126,7 +131,6 @@ def rerate_command(
     Example: unstable-stream rerate quickstart-2026 --system elo --k 16
 
     Args:
-        run: Run id, or an unambiguous prefix.
         system: How to rate: trueskill, elo, openskill, or an extension.
         mu: Where a model never seen starts.
         sigma: Its uncertainty.
@@ -170,7 +174,7 @@ def rerate_command(
 
 
 def rederive_command(
-    run: str,
+    run: RunArgument,
     rewards: Annotated[Path, typer.Option(metavar="TOML")],
     label: str | None = None,
     replace: bool = False,
@@ -188,7 +192,6 @@ def rederive_command(
     Example: unstable-stream rederive quickstart-2026 --rewards new.toml --label no-baseline
 
     Args:
-        run: Run id, or an unambiguous prefix.
         rewards: File whose table `rewards` has the stages to change.
         label: Name of the new set. Default: the file's name without .toml.
         replace: Replace the set of that --label.
@@ -209,7 +212,7 @@ def rederive_command(
 
 
 def replay_command(
-    run: Annotated[str | None, typer.Argument()] = None,
+    run: Annotated[str | None, typer.Argument(help="Only this run; named as elsewhere.")] = None,
     topics: Annotated[str | None, typer.Option(metavar="A,B")] = None,
     start: Annotated[str | None, typer.Option("--from", metavar="TIME")] = None,
     end: Annotated[str | None, typer.Option("--to", metavar="TIME")] = None,
@@ -231,7 +234,6 @@ def replay_command(
     Example: unstable-stream replay quickstart-2026 --topics game-outcomes --where split=eval --speed 10
 
     Args:
-        run: Only this run (id or prefix).
         topics: Only these topics.
         start: First time, e.g. 2026-01-31T12:00 (UTC).
         end: The time after the last.
@@ -341,7 +343,7 @@ def _train(replayed: "Replay", path: Path, overrides: Sequence[str], epochs: int
 def consume_command(
     plugin: Annotated[str | None, typer.Argument()] = None,
     start: Annotated[str, typer.Option("--from", metavar="WHERE")] = "beginning",
-    run: str | None = None,
+    run: RunOption = None,
     until_end: bool = False,
     reset: bool = False,
     list_all: Annotated[bool, typer.Option("--list")] = False,
@@ -357,7 +359,6 @@ def consume_command(
     Args:
         plugin: module:name, path/to/file.py:name, or a name of --list.
         start: Where to begin if it has never run: beginning, end, or a time such as 2026-01-31T12:00 (UTC).
-        run: Only this run (id or prefix), in a group of its own.
         until_end: Handle what is there now, then exit.
         reset: Forget where it was and its state; begin at --from.
         list_all: List the plug-ins that installed packages announce.

@@ -16,6 +16,9 @@ from unstable_stream.ui.cli.options import (
     MetricsPortOption,
     OptionalLogOption,
     QuietOption,
+    RunArgument,
+    RunOption,
+    RunsArgument,
     SetOption,
 )
 from unstable_stream.ui.cli.running import Resumed, print_plan, run_to_end
@@ -116,19 +119,18 @@ def plan_command(config: Path, overrides: SetOption = None, engine: str | None =
     print_plan(us.load(config, overrides=_changes({"engine.type": engine}, overrides)).plan())
 
 
-def watch_command(runs: Annotated[list[str], typer.Argument(metavar="RUN...")], *, place: Place) -> None:
+def watch_command(runs: RunsArgument = None, *, place: Place) -> None:
     """Follow a run live: progress, throughput, win rates, ratings. Ctrl-C closes the view, not the run.
 
     Several runs get a row each.
 
-    Example: unstable-stream watch quickstart-2026
+    Example: unstable-stream watch
 
-    Args:
-        runs: Run ids, or unambiguous prefixes.
+    Example: unstable-stream watch quickstart-2026 latest
     """
     from unstable_stream.api.run import watch_together
 
-    opened = [us.open_run(run, place.root, place.log) for run in runs]
+    opened = [us.open_run(run, place.root, place.log) for run in runs or ["latest"]]
     if len(opened) == 1:
         opened[0].watch()
     else:
@@ -136,7 +138,7 @@ def watch_command(runs: Annotated[list[str], typer.Argument(metavar="RUN...")], 
 
 
 def scale_command(
-    run: str,
+    run: RunArgument,
     engines: Annotated[int | None, typer.Option(min=1, metavar="N")] = None,
     as_configured: bool = False,
     *,
@@ -150,7 +152,6 @@ def scale_command(
     Example: unstable-stream scale quickstart-2026 --engines 4
 
     Args:
-        run: Run: id, or an unambiguous prefix.
         engines: Number of engines.
         as_configured: Follow collector.num_actors again.
     """
@@ -163,7 +164,7 @@ def scale_command(
 
 
 def fork_command(
-    run: str,
+    run: Annotated[str, typer.Argument()],
     at: Annotated[int | None, typer.Option(min=0, metavar="UPDATE")] = None,
     overrides: SetOption = None,
     dry_run: bool = False,
@@ -180,18 +181,20 @@ def fork_command(
     Example: unstable-stream fork quickstart-2026 --at 10 --set learner.learning_rate=1e-4
 
     Args:
-        run: Run to fork: id, or an unambiguous prefix.
+        run: Run to fork, or RUN@UPDATE, RUN@best, RUN@-1.
         at: Fork after this update. Default: the newest checkpoint.
         dry_run: Check everything; print the resolved configuration and where it would compute.
     """
+    from unstable_stream.api.checkpoints import CheckpointName, split_name
     from unstable_stream.api.run import fork_run
 
-    forked = fork_run(place, run, at, {}, overrides or [], allow_code or [])
+    parent = split_name(run) if at is None else CheckpointName(run, at)
+    forked = fork_run(place, parent, {}, overrides or [], allow_code or [])
     run_to_end(forked, quiet=quiet, dry_run=dry_run)
 
 
 def processors_command(
-    run: str | None = None,
+    run: RunOption = None,
     runtime: Literal["generic", "faust"] = "generic",
     allow_code: AllowCodeOption = None,
     *,
@@ -205,7 +208,6 @@ def processors_command(
     Example: unstable-stream processors --log kafka://127.0.0.1:9092
 
     Args:
-        run: Only this run (id or prefix); by default all runs.
         runtime: What hosts them; faust (faust-streaming) needs a Kafka log.
     """
     from unstable_stream.api.serving import processors

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from unstable_stream.archive import dropped_error, open_archive, query
-from unstable_stream.errors import RunError
-from unstable_stream.events.run_ids import pick_run
+from unstable_stream.archive import find_archived_run, open_archive, query
+from unstable_stream.events.run_ids import LATEST
 from unstable_stream.history.views.run_list import life_of
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 
@@ -240,23 +239,13 @@ class Change:
 
 
 def find_runs(archive: ArchiveAddress, wanted: Sequence[str]) -> list[str]:
-    """Return the run ids that ``wanted`` means: each an id, its beginning, or a name; none: the newest
-    that trains.
+    """Return the ids of the runs that are meant, see :func:`pick_run`; none: the newest that trains.
 
     Raises:
         RunError: one means no run, or several; lists what is there.
     """
-    known = query(archive, "SELECT run_id, name FROM runs ORDER BY trains DESC, started_at DESC, run_id").rows
-    if not known and not wanted:
-        raise RunError(f"{archive} holds no run: start one with unstable-stream quickstart")
-    names: dict[str, str] = dict(known)
-    try:
-        found = [pick_run(word, names, str(archive), names) for word in wanted] or [known[0][0]]
-    except RunError as error:
-        with open_archive(archive) as connection:
-            dropped = [dropped_error(connection, word) for word in wanted if word not in names]
-        raise next((told for told in dropped if told is not None), error) from None
-    return list(dict.fromkeys(found))
+    with open_archive(archive) as connection:
+        return list(dict.fromkeys(find_archived_run(connection, word) for word in wanted or [LATEST]))
 
 
 def labels_of(archive: ArchiveAddress, run_ids: Sequence[str]) -> list[str]:
