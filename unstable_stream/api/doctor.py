@@ -33,7 +33,7 @@ class Check:
     """``fail``: the quickstart cannot run like this; ``warn``: something else may not."""
     found: str
     remedy: str = ""
-    """What to do; empty: nothing."""
+    """The way out; empty: none is needed."""
 
 
 def examine(place: Place) -> list[Check]:

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from unstable_stream.errors import RunError
 
 LATEST: Final = "latest"
-"""What names the newest run that trains."""
+"""The name of the newest run that trains."""
 _LISTED: Final = 10
 
 
