@@ -25,7 +25,7 @@ _BUNDLED: Final = ("model.safetensors", "config.json", "tokenizer.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Examined:
     """One thing that was looked at."""
 
     name: str
@@ -36,13 +36,13 @@ class Check:
     """The way out; empty: none is needed."""
 
 
-def examine(place: Place) -> list[Check]:
+def examine(place: Place) -> list[Examined]:
     """Return what was found of Python, packages, GPUs, Ray, the log, the disk, models; change nothing.
 
     A log on Kafka and the address of a Ray cluster are tried, for some seconds.
     """
     return [
-        Check("python", "ok", f"{sys.version.split()[0]} at {sys.executable}"),
+        Examined("python", "ok", f"{sys.version.split()[0]} at {sys.executable}"),
         *_packages(),
         _gpus(),
         _ray(),
@@ -53,13 +53,13 @@ def examine(place: Place) -> list[Check]:
     ]
 
 
-def _packages() -> Iterator[Check]:
+def _packages() -> Iterator[Examined]:
     try:
         from packaging.requirements import Requirement
 
         wanted = [Requirement(each) for each in metadata.requires("unstable_stream") or ()]
     except ImportError as error:  # of an installed package, of ``packaging``, or of its own metadata
-        yield Check("packages", "warn", f"versions unknown: {error}", "install unstable_stream with pip")
+        yield Examined("packages", "warn", f"versions unknown: {error}", "install unstable_stream with pip")
         return
     optional: dict[str, dict[str, str | None]] = {}
     seen = set()
@@ -71,18 +71,18 @@ def _packages() -> Iterator[Check]:
             seen.add(each.name)
             install = f"pip install '{each.name}{each.specifier}'"
             if version is None:
-                yield Check(each.name, "fail", "not installed", "pip install 'unstable_stream[train]'")
+                yield Examined(each.name, "fail", "not installed", "pip install 'unstable_stream[train]'")
             elif not each.specifier.contains(version, prereleases=True):
-                yield Check(each.name, "warn", f"{version}, tested with {each.specifier}", install)
+                yield Examined(each.name, "warn", f"{version}, tested with {each.specifier}", install)
             else:
-                yield Check(each.name, "ok", version + (_torch_build() if each.name == "torch" else ""))
+                yield Examined(each.name, "ok", version + (_torch_build() if each.name == "torch" else ""))
         elif extra is not None and extra[1] != "dev" and each.name not in seen:
             optional.setdefault(extra[1], {})[each.name] = version
     for name, versions in sorted(optional.items()):
         lacking = [each for each, version in versions.items() if version is None]
         have = ", ".join(f"{each} {version}" for each, version in versions.items() if version is not None)
         told = f"not installed: {', '.join(lacking)}; optional" if lacking else have
-        yield Check(f"[{name}]", "ok", told, f"pip install 'unstable_stream[{name}]'" if lacking else "")
+        yield Examined(f"[{name}]", "ok", told, f"pip install 'unstable_stream[{name}]'" if lacking else "")
 
 
 def _version(package: str) -> str | None:
@@ -101,17 +101,17 @@ def _torch_build() -> str:
     return f", built for CUDA {built[1]}" if built else ", built for the CPU"
 
 
-def _gpus() -> Check:
+def _gpus() -> Examined:
     smi = shutil.which("nvidia-smi")
     listed = _output(smi, "--query-gpu=name,memory.total", "--format=csv,noheader") if smi else ""
     if not listed:
-        return Check("gpu", "ok", "none found; the quickstart needs none")
+        return Examined("gpu", "ok", "none found; the quickstart needs none")
     told = "; ".join(listed.splitlines())
     asked = _output(sys.executable, "-c", "import torch; print(torch.cuda.is_available())")
     if asked == "True":
-        return Check("gpu", "ok", told)
+        return Examined("gpu", "ok", told)
     remedy = "install torch for your CUDA driver (https://pytorch.org/get-started/locally)"
-    return Check("gpu", "warn", f"{told}; torch cannot use it", remedy)
+    return Examined("gpu", "warn", f"{told}; torch cannot use it", remedy)
 
 
 def _output(*command: str) -> str:
@@ -122,62 +122,62 @@ def _output(*command: str) -> str:
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _ray() -> Check:
+def _ray() -> Examined:
     address = os.environ.get("RAY_ADDRESS")
     if not address:
-        return Check("ray cluster", "ok", "no RAY_ADDRESS: a run starts Ray on this machine")
+        return Examined("ray cluster", "ok", "no RAY_ADDRESS: a run starts Ray on this machine")
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not port.isdecimal():
-        return Check("ray cluster", "ok", f"RAY_ADDRESS={address}")
+        return Examined("ray cluster", "ok", f"RAY_ADDRESS={address}")
     try:
         socket.create_connection((host, int(port)), timeout=5.0).close()
     except OSError as error:
         remedy = "start the cluster (ray start --head), or unset RAY_ADDRESS"
-        return Check("ray cluster", "fail", f"RAY_ADDRESS={address} does not answer: {error}", remedy)
-    return Check("ray cluster", "ok", f"RAY_ADDRESS={address} answers")
+        return Examined("ray cluster", "fail", f"RAY_ADDRESS={address} does not answer: {error}", remedy)
+    return Examined("ray cluster", "ok", f"RAY_ADDRESS={address} answers")
 
 
-def _log(place: Place) -> Check:
+def _log(place: Place) -> Examined:
     if place.log == "local":
         told = "local, a file in the data directory"
-        return Check("log", "ok", told + ("" if place.data.log.is_file() else ", made by the first run"))
+        return Examined("log", "ok", told + ("" if place.data.log.is_file() else ", made by the first run"))
     try:
         topics = place.ask_log(lambda log: log.topics())
     except UnstableStreamError as error:
-        return Check("log", "fail", str(error), "start the broker or correct --log (UNSTABLE_STREAM_LOG)")
-    return Check("log", "ok", f"{place.log} answers; {len(topics)} topics")
+        return Examined("log", "fail", str(error), "start the broker or correct --log (UNSTABLE_STREAM_LOG)")
+    return Examined("log", "ok", f"{place.log} answers; {len(topics)} topics")
 
 
-def _disk(place: Place) -> Check:
+def _disk(place: Place) -> Examined:
     here = place.root.absolute()
     there = next(each for each in (here, *here.parents) if each.exists())
     free_gb = shutil.disk_usage(there).free / _GB
     told = f"{here}: {free_gb:,.1f} GB free"
     if not (there.is_dir() and os.access(there, os.W_OK)):
-        return Check("data", "fail", f"{here} cannot be written", "name another directory with --data")
+        return Examined("data", "fail", f"{here} cannot be written", "name another directory with --data")
     if free_gb < _ENOUGH_GB:
         state: Literal["warn", "fail"] = "fail" if free_gb < _LEAST_GB else "warn"
-        return Check("data", state, told, "free some, or name a directory on another disk with --data")
-    return Check("data", "ok", told)
+        return Examined("data", state, told, "free some, or name a directory on another disk with --data")
+    return Examined("data", "ok", told)
 
 
-def _bundled() -> Check:
+def _bundled() -> Examined:
     lacking = [name for name in _BUNDLED if not (tiny_player_path() / name).is_file()]
     if lacking:
         remedy = "install unstable_stream again"
-        return Check("tiny-player", "fail", f"{', '.join(lacking)} of the bundled model are missing", remedy)
-    return Check("tiny-player", "ok", "bundled model and tokenizer are there")
+        return Examined("tiny-player", "fail", f"{', '.join(lacking)} missing", remedy)
+    return Examined("tiny-player", "ok", "bundled model and tokenizer are there")
 
 
-def _hub() -> Check:
+def _hub() -> Examined:
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
     cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
     fetched = len(list(cache.glob("models--*"))) if os.access(cache, os.R_OK) else 0
     told = f"{fetched} models in {cache}"
     if any(os.environ.get(name, "0").lower() in ("1", "true", "yes", "on") for name in _OFFLINE):
         remedy = f"unset {' and '.join(_OFFLINE)} to fetch others; tiny-player needs none"
-        return Check("hugging face", "warn", f"offline; {told}", remedy)
-    return Check("hugging face", "ok", told + ("; a token is set" if os.environ.get("HF_TOKEN") else ""))
+        return Examined("hugging face", "warn", f"offline; {told}", remedy)
+    return Examined("hugging face", "ok", told + ("; a token is set" if os.environ.get("HF_TOKEN") else ""))
 
 
 _OFFLINE: Final = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")

@@ -7,6 +7,7 @@ Every choice of code is open: a built-in's name, or a reference to an extension
 (:mod:`unstable_stream.extensions`). Paths of files are made absolute when the configuration is read.
 """
 
+import difflib
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -99,7 +100,9 @@ def parse_config(
     try:
         return _located(RunConfig.model_validate(tree))
     except pydantic.ValidationError as error:
-        raise ConfigError("\n".join(f"{origin}: {_explain(item)}" for item in error.errors())) from error
+        problems = [(_key(item), _explain(item)) for item in error.errors()]
+        said = [f"{_origin(key, [name for name, _ in parted], origin)}: {told}" for key, told in problems]
+        raise ConfigError("\n".join(said)) from error
 
 
 def _located(config: RunConfig) -> RunConfig:
@@ -183,12 +186,25 @@ def _entry(entries: list[Any], part: str, name: str) -> Any:
     raise ConfigError(f"--set {name}: the list has no entry {part!r}; it has {', '.join(known) or 'none'}")
 
 
+def _key(item: Any) -> str:
+    return ".".join(str(part) for part in item["loc"] if part not in _TAGGED)
+
+
+def _origin(key: str, overridden: Sequence[str], origin: str) -> str:
+    """Return what a mistake at a key is blamed on: the override of it or of what it is in, else the file."""
+    return next((f"--set {name}" for name in overridden if f"{key}.".startswith(f"{name}.")), origin)
+
+
 def _explain(item: Any) -> str:
     """Return one line for one of pydantic's error details."""
-    where = ".".join(str(part) for part in item["loc"] if part not in _TAGGED)
+    where = _key(item)
     if item["type"] == "extra_forbidden":
-        known = ", ".join(_known_keys(item["loc"][:-1]))
-        return f"unknown key {where!r}" + (f"; known here: {known}" if known else "")
+        known = _known_keys(item["loc"][:-1])
+        close = difflib.get_close_matches(str(item["loc"][-1]), known, n=1)
+        meant = f", did you mean {close[0]!r}?" if close else ""
+        return f"unknown key {where!r}{meant}" + (f"; known here: {', '.join(known)}" if known else "")
+    if where in ("train_envs", "eval_envs") and isinstance(item["input"], str):
+        return f"{where} is a list of tables: {where}.0.env_id={item['input']} names the first environment"
     if item["type"] == "missing":
         return f"{where!r} is required"
     message = item["msg"].removeprefix("Value error, ")

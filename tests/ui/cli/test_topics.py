@@ -27,6 +27,9 @@ from unstable_stream.log import topic_drift, topics
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog, Positions, Record, TopicPartition, TopicSpec
+from unstable_stream.log.records import record_from_event
+from unstable_stream.log.topic_drift import create_declared_topics
+from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.ui.cli import app
 
@@ -200,12 +203,15 @@ def test_watching_the_lag_prints_a_line_a_measurement_until_interrupted(place: l
 
 def test_the_tail_of_a_topic_is_its_last_records(place: list[str], declared: Mapping[str, TopicSpec]) -> None:
     first, _ = declared.values()
+    runs = [f"{first.name}-{number}" for number in range(2)]
 
     async def write(log: EventLog) -> None:
+        await create_declared_topics(log, load_topics())
         await log.create_topics([first])
+        await log.append([record_from_event(made(RunStarted, run_id=run_id)) for run_id in runs])
         producer = await log.producer(f"tail-{first.name}")
         for number in range(20):
-            body = json.dumps({"type": "step", "run_id": f"run-{number % 2}", "number": number}).encode()
+            body = json.dumps({"type": "step", "run_id": runs[number % 2], "number": number}).encode()
             async with producer.transaction() as transaction:
                 await transaction.append([Record(first.name, "k", body, timestamp_ms=1000 + number)])
         await producer.close()
@@ -218,7 +224,7 @@ def test_the_tail_of_a_topic_is_its_last_records(place: list[str], declared: Map
     assert [line.split(" ", 2)[2] for line in lines[:2]] == ["step number=18", "step number=19"]
     assert "unreadable=" in lines[2]
     assert "\x1b" not in lines[2]
-    of_run = run("log", "tail", first.name, "-n", "3", "--run", "run-1", "--json", *place)
+    of_run = run("log", "tail", first.name, "-n", "3", "--run", runs[1], "--json", *place)
     assert [json.loads(line)["number"] for line in of_run.stdout.splitlines()] == [15, 17, 19]
     assert run("log", "tail", first.name, "-n", "0", *place).output == ""
 
