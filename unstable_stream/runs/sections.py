@@ -279,7 +279,7 @@ class ModelPoolConfig(ConfigSection):
 
     sample_mode: Choice = "mirror"
     """``mirror``, ``fixed``, ``lagged``, ``random``, ``match-quality``, ``ts-dist``, ``exploration``,
-    ``pfsp-hard``, ``pfsp-variance``, or an extension."""
+    ``pfsp-hard``, ``pfsp-variance``, or an extension: docs/explanation/ratings.md."""
     temperature: float = Field(1.0, gt=0)
     """Of the modes that weigh opponents: weights to the power 1/temperature. Below 1 the highest weights are
     drawn more often, above 1 all are drawn more alike."""
@@ -342,8 +342,11 @@ class RewardConfig(ConfigSection):
     """Reward transformations, in order: built-ins and extensions."""
 
     final: tuple[Transform, ...] = ({"type": "RoleAdvantageByEnvFormatter"},)
+    """Once a game, on the rewards of all seats; what is built in: docs/how-to/change-the-reward.md."""
     step: tuple[Transform, ...] = ()
+    """For each turn of a seat."""
     sampling: tuple[Transform, ...] = ({"type": "NormalizeRewardsByEnv", "z_score": True},)
+    """On a batch, before it is trained on."""
     step_texts: bool | None = None
     """Whether steps carry observation and completion as text, for sampling transformations and buffer
     strategies that read them; ``None``: if one of these is an extension."""
@@ -424,7 +427,9 @@ class LearnerConfig(ConfigSection):
     """The answer to a sign of collapse, beside the warning. ``warn``: nothing; ``stop``: the run stops, and
     can be resumed; ``lower-step``: the learning rate of all later updates is halved."""
     gradient_checkpointing: bool = False
+    """Recompute activations with the model's own method; one of the two."""
     activation_checkpointing: bool = False
+    """Recompute every decoder layer and the logits; this works with every model."""
     num_threads: PositiveInt | None = 1
     """Compute threads without a GPU; ``None``: all cores."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"

@@ -1,4 +1,4 @@
-"""List the typed tables. A new event family needs one :class:`TableDefinition` here and nothing elsewhere."""
+"""List the typed tables. A new event needs one :class:`TableDefinition` in ``typed.py``, nothing elsewhere."""
 
 from typing import Final
 
