@@ -1,4 +1,4 @@
-"""List the typed tables. A new event needs one :class:`TableDefinition` in ``typed.py``, nothing elsewhere."""
+"""List the typed tables. A new event needs one :class:`TableDefinition` in ``typed.py``, no more."""
 
 from typing import Final
 
