@@ -129,7 +129,9 @@ class RunStatus:
     @property
     def trains(self) -> bool:
         """Whether it was to make updates of its own, which evaluations and games of people do not."""
-        return bool(self.settings.get("learner", {}).get("iterations", 1) > self.updates_before)
+        learner = self.settings.get("learner")
+        wanted = learner.get("iterations", 1) if isinstance(learner, Mapping) else 1
+        return not isinstance(wanted, int) or wanted > self.updates_before  # what cannot be read may train
 
     @property
     def settings(self) -> Mapping[str, Any]:

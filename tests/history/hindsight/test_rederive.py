@@ -149,7 +149,10 @@ def test_stages_that_are_not_in_the_file_stay_as_they_were(tmp_path: Path) -> No
     ("text", "message"),
     [
         ("final = []", r"new.toml: expected a \[rewards\] table"),
-        ("[rewards]\nfinl = []", "new.toml: unknown key 'rewards.finl'; known here: final, step, sampling"),
+        (
+            "[rewards]\nfinl = []",
+            r"new.toml: unknown key 'rewards.finl', did you mean 'final'\?; known here: final",
+        ),
         ("[rewards", "new.toml: not valid TOML"),
         (None, "cannot read .*new.toml: No such file"),
     ],
