@@ -6,6 +6,7 @@ import inspect
 import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -405,3 +406,12 @@ def test_acknowledged_records_are_on_disk_unless_somebody_chose_otherwise(
 ) -> None:
     assert inspect.signature(opened).parameters["synchronous"].default == "FULL"
     assert RunConfig.model_fields["synchronous"].default == "FULL"
+
+
+def test_a_log_that_others_are_making_is_no_foreign_file(tmp_path: Path) -> None:
+    def open_anew(number: int) -> None:
+        path = str(tmp_path / f"{number // 6}.sqlite")
+        local_database.open_database(path, "NORMAL", DEADLINE_S, writes=False).close()
+
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(open_anew, range(600)))

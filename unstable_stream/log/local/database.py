@@ -193,9 +193,10 @@ def _set_modes(connection: sqlite3.Connection, synchronous: Synchronous) -> None
 
 def _missing(connection: sqlite3.Connection, path: str) -> tuple[str, ...]:
     """Return the statements that make this file a log of the present schema."""
-    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (objects,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    # In one statement, which sees one moment: another process may be making the log.
+    application_id, version, objects = connection.execute(
+        "SELECT * FROM pragma_application_id, pragma_user_version, (SELECT count(*) FROM sqlite_schema)"
+    ).fetchone()
     if application_id == 0 and version == 0 and objects == 0:
         return _SCHEMA
     if application_id != _APPLICATION_ID:
