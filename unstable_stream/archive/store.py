@@ -105,9 +105,10 @@ def reader_settings(name: str, *, files: bool) -> Settings:
     kept = hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:8]
     # DuckDB makes the directory when memory is not enough, and removes it.
     spill = Path(tempfile.gettempdir(), f"unstable-stream-sql-{os.getpid()}-{_PROCESS}-{kept}")
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     settings: Settings = {
         "threads": min(_MOST_THREADS, os.cpu_count() or 1),
-        "memory_limit": f"{_memory_bytes()}B",
+        "memory_limit": f"{min(_MOST_BYTES, memory // 2)}B",
         "temp_directory": str(spill),
         # Without it a name that is no table is looked for among the variables of the Python program.
         "python_enable_replacements": False,
@@ -118,25 +119,18 @@ def reader_settings(name: str, *, files: bool) -> Settings:
     return settings
 
 
-def _memory_bytes() -> int:
-    return min(_MOST_BYTES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
-
-
-def _disk_bytes() -> int:
-    return min(_MOST_BYTES, shutil.disk_usage(tempfile.gettempdir()).free // 4)
-
-
 def lock(connection: duckdb.DuckDBPyConnection, *, files: bool) -> None:
     """Let nothing change the settings of the engine any more, and without ``files`` reach nothing else.
 
     No other file, database, extension or network: DuckDB does not take that back. Nor does it print the
     progress of slow queries on stdout, before the rows.
     """
+    free = shutil.disk_usage(tempfile.gettempdir()).free
     for statement in (
         "SET enable_progress_bar = false",
         JSON_ERRORS,
         # Given to connect(), DuckDB 2.0 does not heed it.
-        f"SET max_temp_directory_size = '{_disk_bytes()}B'",
+        f"SET max_temp_directory_size = '{min(_MOST_BYTES, free // 4)}B'",
         *(() if files else ("SET enable_external_access = false",)),
         "SET lock_configuration = true",
     ):

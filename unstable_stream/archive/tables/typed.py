@@ -62,10 +62,6 @@ def _models(event: GameStarted | GameOutcome) -> list[str]:
     return [seat.model_uid for seat in event.seats]
 
 
-def _result(row: Item) -> str:
-    return seat_result(row.item, row.event.seats)
-
-
 def _opponent(row: Item) -> str | None:
     others = [seat.model_uid for seat in row.event.seats if not are_partners(seat, row.item)]
     return ", ".join(sorted(others)) or None
@@ -152,7 +148,7 @@ GAMES = (
                 "result",
                 "VARCHAR",
                 "`win` (best rank, somebody worse), `draw` (all equal) or `loss`.",
-                _result,
+                lambda row: seat_result(row.item, row.event.seats),
             ),
             Column(
                 "ended_invalid",
