@@ -127,7 +127,6 @@ def test_its_updates_are_trained_again(recorded: Path) -> None:
 
 
 def test_a_report_of_an_earlier_run_can_be_made(recorded: Path) -> None:
-    pytest.importorskip("plotly")
     assert printed(recorded, f"report {EARLIER} -o DATA/report.html", "0.1").endswith("exit 0\n")
     assert EARLIER in (recorded / "0.1" / "report.html").read_text(encoding="utf-8")
 

@@ -131,7 +131,7 @@ class RecordedRun:
         """Write one HTML page of results, curves, ratings and ``samples`` games, and return its path.
 
         Raises:
-            ReportError: Plotly is not installed, or the file cannot be written.
+            ReportError: Jinja is not installed, or the file cannot be written.
         """
         from unstable_stream.history.views.report import write_report
 

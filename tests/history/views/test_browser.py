@@ -17,8 +17,12 @@ def test_the_page_draws_itself(archive: Path, tmp_path: Path) -> None:
     with opened_tab(tmp_path / "profile") as tab:
         tab.go(path.as_uri())
         assert tab.ask("document.title") == "made up run-a, made up run-b: training report"
-        plots = tab.ask("document.querySelectorAll('[data-figure]').length")
-        assert plots >= 15
-        # The class is put on a plot's place when it has been drawn.
-        tab.wait(f"document.querySelectorAll('div.plot.js-plotly-plot').length === {plots}")
+        lines, tables = (
+            "document.querySelectorAll('figure .u-plot')",
+            "document.querySelectorAll('figure td')",
+        )
+        assert tab.ask(f"{lines}.length") >= 15
+        tab.ask("dispatchEvent(new Event('beforeprint'))")
+        assert tab.ask(f"Array.from({lines}).every(place => place.querySelector('canvas'))")
+        assert tab.ask(f"{cells}.length") > 64, "ladders and matrices"
         assert tab.complaints == []

@@ -2,9 +2,7 @@
 how the configurations of runs differ.
 """
 
-import base64
 import csv
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,16 +18,6 @@ _NATS_OF_A_SHADE: Final = 0.9
 def config_text(config: Any) -> str:
     """Return a configuration as indented JSON. ``Any``: JSON."""
     return json.dumps(config, indent=2, ensure_ascii=False)
-
-
-def digest(script: str) -> str:
-    """Return the digest by which a content security policy names a script."""
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def inert(text: str) -> str:
-    """Return JSON that no HTML parser takes for markup; the page marks it as safe."""
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def number(value: float | None) -> str:
@@ -88,7 +76,6 @@ FILTERS: Final[Mapping[str, Callable[..., object]]] = {
     "cut": _cut,
     "shade": _shade,
     "probability": _probability,
-    "inert": inert,
     "signed": _signed,
 }
 """For templates, by the names that they use."""

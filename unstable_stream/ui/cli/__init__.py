@@ -58,7 +58,7 @@ _EXTRAS = (
     ("kafka", "a log on Kafka needs", {"aiokafka", "cramjam", "faust", "mode"}),
     ("tensorboard", "the tracker tensorboard needs", {"tensorboard"}),
     ("wandb", "the tracker wandb needs", {"wandb"}),
-    ("analytics", "this command needs", {"openskill", "plotly"}),
+    ("analytics", "this command needs", {"openskill"}),
 )
 
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from functools import partial
-from importlib import resources
 from typing import Final, TypeAlias
 from urllib.parse import parse_qsl
 
@@ -33,6 +32,7 @@ _LONGEST_FORM: Final = 64 * 1024
 _LOOK_S: Final = 0.5
 _REMIND_S: Final = 15.0
 """A connection that says nothing for longer may be cut by whatever is between."""
+_WITH_FILES: Final = ("unstable_stream.ui.web", "unstable_stream.history.views.report")
 _TITLES: Final = {400: "This cannot be done", 403: "Refused", 404: "Not found", 503: "Busy"}
 
 
@@ -94,11 +94,6 @@ def build_app(site: Site, *, token: str, hosts: Collection[str]) -> Starlette:
     async def events(request: Request) -> Response:
         return StreamingResponse(_told(shelf_of(request), request), media_type="text/event-stream")
 
-    async def look(request: Request) -> Response:
-        """Serve the style that these pages and the report share."""
-        style = resources.files("unstable_stream.history.views.report") / "templates" / "page.css"
-        return Response(style.read_text(encoding="utf-8"), media_type="text/css")
-
     async def refused(request: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException):
             status = error.status_code
@@ -110,8 +105,7 @@ def build_app(site: Site, *, token: str, hosts: Collection[str]) -> Starlette:
 
     routes: list[BaseRoute] = [
         Route("/", home),
-        Route("/static/page.css", look),
-        Mount("/static", StaticFiles(packages=[("unstable_stream.ui.web", "static")])),
+        Mount("/static", StaticFiles(packages=[(each, "static") for each in _WITH_FILES])),
         Route("/{place}/events", events),
         *(
             Route("/{place}" + path, partial(answer, make), methods=list(methods), name=path)

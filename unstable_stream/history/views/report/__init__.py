@@ -1,8 +1,8 @@
 """Show one run, or compare several, on one HTML page that needs no server and no network.
 
 :mod:`reading` asks the archive, :mod:`samples` picks games worth reading, :mod:`sections` decides what is
-shown and says so in words, :mod:`figures` draws it with Plotly, :mod:`page` puts the page together. A further
-chart is one function in :mod:`sections`.
+shown and says so in words, :mod:`page` puts the page together, ``static/charts.js`` draws, also on the live
+pages. A further chart is one function in :mod:`sections`.
 """
 
 from unstable_stream.history.views.report.page import write_report

@@ -1,39 +1,23 @@
 """Put the report together as one HTML file that contains everything and escapes the models' texts."""
 
+import base64
 import contextlib
+import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple
+
+import msgspec
 
 from unstable_stream.archive import held
 from unstable_stream.errors import ReportError
-from unstable_stream.history.views.report.charts import Chart, Matrix
-from unstable_stream.history.views.report.figures import figure_json, plotly_script
 from unstable_stream.history.views.report.reading import before_and_after, labels_of, read_run
 from unstable_stream.history.views.report.samples import pick_samples
 from unstable_stream.history.views.report.sections import build_sections
-from unstable_stream.history.views.written import (
-    FILTERS,
-    config_differences,
-    config_text,
-    digest,
-    number,
-    share,
-)
+from unstable_stream.history.views.written import FILTERS, config_differences, config_text
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 from unstable_stream.version import __version__
-
-
-class _Picture(NamedTuple):
-    """A chart as the template needs it."""
-
-    chart: Chart
-    figure: str
-    height: int
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
 
 
 def write_report(
@@ -54,10 +38,9 @@ def write_report(
         tokenizer: directory of the tokenizer, if the base model is not where the runs found it.
 
     Raises:
-        ReportError: Plotly or Jinja is not installed, or the file cannot be written.
+        ReportError: Jinja is not installed, or the file cannot be written.
         ArchiveError: the archive cannot be read.
     """
-    script = plotly_script()
     try:
         import jinja2
     except ModuleNotFoundError as error:
@@ -69,28 +52,31 @@ def write_report(
         labels = labels_of(archive, run_ids)
         runs = [read_run(archive, run, label) for run, label in zip(run_ids, labels, strict=True)]
         games = {run: pick_samples(archive, run, limit=samples, tokenizer=tokenizer) for run in run_ids}
-    files = resources.files("unstable_stream.history.views.report") / "templates"
-    style, behaviour = ((files / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    style = "\n".join(map(_text, ("static/uplot-1.6.32.min.css", "static/page.css")))
+    script = "\n".join(map(_text, ("static/uplot-1.6.32.min.js", "static/charts.js", "static/page.js")))
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= FILTERS
-    template = environment.from_string((files / "page.html.jinja").read_text(encoding="utf-8"))
-    page = template.render(
-        runs=runs,
-        games=games,
-        changes={facts.run_id: before_and_after(facts) for facts in runs},
-        sections=[
-            (section, [_picture(chart) for chart in section.charts]) for section in build_sections(runs)
-        ],
-        differences=config_differences([facts.config for facts in runs]),
-        configs={facts.run_id: config_text(facts.config) for facts in runs},
-        scripts=[script, behaviour],
-        script_digests=[digest(script), digest(behaviour)],
-        style=style,
-        written_at=datetime.now(UTC),
-        version=__version__,
-    ).encode()
+    sections = build_sections(runs)
+    page = (
+        environment.from_string(_text("templates/page.html.jinja"))
+        .render(
+            runs=runs,
+            games=games,
+            changes={facts.run_id: before_and_after(facts) for facts in runs},
+            sections=sections,
+            numbers=msgspec.to_builtins({"sections": sections, "metrics": []}, enc_hook=str),
+            differences=config_differences([facts.config for facts in runs]),
+            configs={facts.run_id: config_text(facts.config) for facts in runs},
+            script=script,
+            script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+            style=style,
+            written_at=datetime.now(UTC),
+            version=__version__,
+        )
+        .encode()
+    )
     try:
         output.write_bytes(page)
     except OSError as error:
@@ -98,37 +84,6 @@ def write_report(
     return len(page)
 
 
-def _picture(chart: Chart) -> _Picture:
-    """Return the figure, and its numbers: one row a point, or one a player of a matrix."""
-    table = _series_table(chart) if chart.matrix is None else _matrix_table(chart.matrix)
-    return _Picture(chart, *figure_json(chart), *table)
-
-
-def _matrix_table(matrix: Matrix) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    rows = [
-        [name, *("" if value is None else f"{value:.2f}" for value in line)]
-        for name, line in zip(matrix.names, matrix.values, strict=True)
-    ]
-    return ["player \\ against", *matrix.names], rows
-
-
-def _series_table(chart: Chart) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    show = share if chart.percent else number
-    several = len(chart.series) > 1
-    bounds = any(series.low is not None for series in chart.series)
-    counts = any(series.counts is not None for series in chart.series)
-    first = "player" if chart.kind == "ladder" else chart.x_title
-    value = chart.x_title if chart.kind == "ladder" else chart.y_title
-    columns = [*(["line"] if several else []), first, value]
-    columns += [*(["from", "to"] if bounds else []), *(["games"] if counts else [])]
-    rows = []
-    for series in chart.series:
-        for place, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
-            row = [*([series.name] if several else []), x if isinstance(x, str) else number(x), show(y)]
-            if bounds:
-                row += [show(series.low[place] if series.low else None)]
-                row += [show(series.high[place] if series.high else None)]
-            if counts:
-                row += [f"{series.counts[place]:,}" if series.counts else ""]
-            rows.append(row)
-    return columns, rows
+def _text(name: str) -> str:
+    """Return a file of this package."""
+    return (resources.files("unstable_stream.history.views.report") / name).read_text(encoding="utf-8")

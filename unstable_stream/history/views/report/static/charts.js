@@ -1,9 +1,9 @@
 "use strict";
-// Draw the charts that the server sends as numbers: lines with uPlot, ladders and matrices as tables.
+// Draw charts from numbers, which the page holds or the server sends: lines with uPlot, ladders and matrices as tables.
 (function () {
   var place = document.querySelector("[data-charts]");
   if (!place) { return; }
-  // As in the report: after Okabe and Ito (2008), so that the colour-blind tell them apart.
+  // After Okabe and Ito (2008), so that the colour-blind tell them apart.
   var palette = ["#1b7fc4", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7f7f7f", "#8c564b"];
   var dashes = [[], [8, 5], [2, 4], [8, 4, 2, 4], [14, 6]];
   var svgNS = "http://www.w3.org/2000/svg";
@@ -53,12 +53,12 @@
   }
 
   function table(chart) {
-    var several = chart.series.length > 1, bounds = chart.series.some(function (one) { return one.low; });
-    var names = (several ? ["line"] : []).concat([chart.x_title, chart.y_title || "value"], bounds ? ["from", "to"] : []);
+    var several = chart.series.length > 1, bounds = chart.series.some(function (one) { return one.low; }), counts = chart.series.some(function (one) { return one.counts; });
+    var names = (several ? ["line"] : []).concat([chart.x_title, chart.y_title || "value"], bounds ? ["from", "to"] : [], counts ? ["games"] : []);
     var body = element("tbody");
     chart.series.forEach(function (one) {
       one.x.forEach(function (x, at) {
-        var cells = (several ? [one.name] : []).concat([written(x), written(one.y[at], chart.percent)], bounds ? [written(one.low ? one.low[at] : null, chart.percent), written(one.high ? one.high[at] : null, chart.percent)] : []);
+        var cells = (several ? [one.name] : []).concat([written(x), written(one.y[at], chart.percent)], bounds ? [written(one.low ? one.low[at] : null, chart.percent), written(one.high ? one.high[at] : null, chart.percent)] : [], counts ? [one.counts ? written(one.counts[at]) : ""] : []);
         body.append(element("tr", {}, cells.map(function (cell) { return element("td", {}, [cell]); })));
       });
     });
@@ -206,7 +206,7 @@
   }
   function lay(found) {
     var keys = [];
-    function section(one, open) {
+    function section(one, open, number) {
       var charts = element("div", { "class": "charts" });
       one.charts.forEach(function (chart) {
         keys.push(chart.key);
@@ -218,14 +218,14 @@
         charts.append(known.figure);
         show(chart);
       });
-      var made = element("details", { "class": "chartsection" }, [element("summary", {}, [one.title]), element("p", {}, [one.says]), charts]);
+      var made = element("details", { "class": "chartsection", id: "section-" + number }, [element("summary", {}, [one.title]), element("p", {}, [one.says]), charts]);
       made.open = open;
       return made;
     }
     var open = {};
     place.querySelectorAll(".chartsection").forEach(function (one) { open[one.querySelector("summary").textContent] = one.open; });
-    var sections = found.sections.map(function (one) { return section(one, open[one.title] !== false); })
-      .concat(found.metrics.map(function (one) { return section(one, open[one.title] === true); }));
+    var sections = found.sections.map(function (one, at) { return section(one, open[one.title] !== false, at + 1); })
+      .concat(found.metrics.map(function (one, at) { return section(one, open[one.title] === true, found.sections.length + at + 1); }));
     place.replaceChildren.apply(place, sections.length ? sections : [element("p", { "class": "quiet" }, ["There is nothing to draw yet."])]);
     Object.keys(drawn).forEach(function (key) { if (keys.indexOf(key) < 0) { if (drawn[key].plot) { drawn[key].plot.destroy(); } delete drawn[key]; } });
     layout = names(found);
@@ -235,6 +235,8 @@
 
   function axis() { var chosen = document.querySelector("[data-axis]:checked"); return chosen ? chosen.value : "update"; }
   function load() {
+    var held = document.getElementById("numbers");
+    if (held) { return Promise.resolve(lay(JSON.parse(held.textContent))); }
     return fetch(place.dataset.charts + (place.dataset.charts.indexOf("?") < 0 ? "?" : "&") + "by=" + axis(), { credentials: "same-origin" })
       .then(function (answer) { if (!answer.ok) { throw new Error(answer.status); } return answer.json(); })
       .then(function (found) {
@@ -254,6 +256,7 @@
   }
   document.addEventListener("refreshed", load);
   document.addEventListener("restyled", redraw);
+  addEventListener("beforeprint", function () { Object.keys(drawn).forEach(draw); });
   document.querySelectorAll("[data-axis]").forEach(function (radio) {
     radio.addEventListener("change", function () {
       var address = new URL(location.href);
