@@ -17,10 +17,7 @@ def test_the_page_draws_itself(archive: Path, tmp_path: Path) -> None:
     with opened_tab(tmp_path / "profile") as tab:
         tab.go(path.as_uri())
         assert tab.ask("document.title") == "made up run-a, made up run-b: training report"
-        lines, tables = (
-            "document.querySelectorAll('figure .u-plot')",
-            "document.querySelectorAll('figure td')",
-        )
+        lines, cells = (f"document.querySelectorAll('figure {part}')" for part in (".u-plot", "td"))
         assert tab.ask(f"{lines}.length") >= 15
         tab.ask("dispatchEvent(new Event('beforeprint'))")
         assert tab.ask(f"Array.from({lines}).every(place => place.querySelector('canvas'))")

@@ -53,7 +53,9 @@ def write_report(
         runs = [read_run(archive, run, label) for run, label in zip(run_ids, labels, strict=True)]
         games = {run: pick_samples(archive, run, limit=samples, tokenizer=tokenizer) for run in run_ids}
     style = "\n".join(map(_text, ("static/uplot-1.6.32.min.css", "static/page.css")))
-    script = "\n".join(map(_text, ("static/uplot-1.6.32.min.js", "static/charts.js", "static/page.js")))
+    licence = f"/*! {_text('static/uplot-LICENSE.txt')}*/"
+    parts = map(_text, ("static/uplot-1.6.32.min.js", "static/charts.js", "static/page.js"))
+    script = "\n".join([licence, *parts])
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
