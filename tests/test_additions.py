@@ -136,8 +136,7 @@ def test_an_event_is_its_struct_its_topic_and_its_table(edit: Edit, tmp_path: Pa
     edit(tables, "\nOPERATIONS = (", "from unstable_stream.events.toys import ToyMoved\n\nOPERATIONS = (")
     edit(
         tables,
-        '    TableDefinition(\n        "part_changes",',
-        '    TableDefinition("toys", "Moves.", (ToyMoved,), columns_of(ToyMoved)),\n'
-        '    TableDefinition(\n        "part_changes",',
+        '    table_of(\n        "part_changes",',
+        '    table_of("toys", "Moves.", ToyMoved),\n    table_of(\n        "part_changes",',
     )
     check(tmp_path, EVENT_FOLLOWS)

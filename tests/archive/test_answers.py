@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from tests.archive.history import ENV, START_MS, made_up_run, stored
 from tests.builders import made
 from unstable_stream.archive import ArchiveWriter, query
-from unstable_stream.archive.examples import EXAMPLES, Example
-from unstable_stream.archive.reference import ArchiveRelation, relations
+from unstable_stream.archive.reference import EXAMPLES, ArchiveRelation, Example, relations
 from unstable_stream.archive.view_files import View, load_views
 from unstable_stream.events import (
     DroppedStep,

@@ -3,9 +3,8 @@
 from collections.abc import Iterable
 from typing import Final
 
-from unstable_stream.archive.examples import EXAMPLES
-from unstable_stream.archive.reference import ArchiveRelation, relations
-from unstable_stream.archive.tables.not_columns import NOT_COLUMNS
+from unstable_stream.archive.reference import EXAMPLES, ArchiveRelation, relations
+from unstable_stream.archive.tables.declare import NOT_COLUMNS
 
 MARK: Final = "<!-- What follows is written by make generated. -->\n"
 

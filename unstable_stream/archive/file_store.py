@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from unstable_stream.archive.batch import EVENTS, RowBatch, build_batch
 from unstable_stream.archive.store import Connection, WritableArchive, connect_file, naming_damage
-from unstable_stream.archive.tables import TABLES
-from unstable_stream.archive.tables.own import DROPPED, MISSING, POSITIONS
+from unstable_stream.archive.tables import DROPPED, MISSING, POSITIONS, TABLES
 from unstable_stream.archive.writing import DroppedRun, LogPartition, Tidied, lacks_records
 from unstable_stream.errors import ArchiveError
 from unstable_stream.events.id_sets import KeySet

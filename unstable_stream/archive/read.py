@@ -18,8 +18,7 @@ from unstable_stream.archive.opening import open_archive
 from unstable_stream.archive.sql_errors import explain
 from unstable_stream.archive.statements import admit
 from unstable_stream.archive.store import Connection, unreadable
-from unstable_stream.archive.tables import TABLES
-from unstable_stream.archive.tables.own import DROPPED
+from unstable_stream.archive.tables import DROPPED, TABLES
 from unstable_stream.errors import ArchiveError
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 

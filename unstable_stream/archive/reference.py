@@ -1,11 +1,10 @@
-"""Every view and table that a query of the archive can read, with the meaning of its columns."""
+"""Every view and table that a query can read, with its columns' meaning, and questions people ask of them."""
 
 from typing import Final, NamedTuple
 
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.store import SCHEMA_VERSION
-from unstable_stream.archive.tables import TABLES
-from unstable_stream.archive.tables.own import DROPPED, MISSING, POSITIONS
+from unstable_stream.archive.tables import DROPPED, MISSING, POSITIONS, TABLES
 from unstable_stream.archive.view_files import load_views
 
 _VERSION: Final = {
@@ -28,6 +27,37 @@ class ArchiveRelation(NamedTuple):
     """Column name to meaning and unit."""
     example: str = ""
     """A query of it."""
+
+
+class Example(NamedTuple):
+    """A question that people ask, and the query that answers it; tests run each as it is."""
+
+    question: str
+    sql: str
+
+
+EXAMPLES: Final = (
+    *(Example(view.question, view.example) for view in load_views() if view.question),
+    Example(
+        "What do models write in games they lose?",
+        "SELECT t.game_id, u.turn_index, u.completion FROM turns AS u JOIN trajectories AS t "
+        "USING (trajectory_id) WHERE t.reward < 0 LIMIT 5",
+    ),
+    Example(
+        "Which moves does the environment refuse most?",
+        "SELECT action, count(*) AS times FROM actions WHERE NOT valid "
+        "GROUP BY action ORDER BY times DESC LIMIT 10",
+    ),
+    Example(
+        "How did a metric develop?",
+        "SELECT update, value FROM metrics WHERE name = 'learner/loss' ORDER BY update",
+    ),
+    Example(
+        "What did the log hold last?",
+        'SELECT topic, "partition", "offset", type, value->>\'$.model_uid\' AS model_uid FROM events '
+        "ORDER BY occurred_at DESC LIMIT 5",
+    ),
+)
 
 
 def relations() -> tuple[ArchiveRelation, ...]:

@@ -24,8 +24,7 @@ import duckdb
 
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.sql_errors import JSON_ERRORS, explain
-from unstable_stream.archive.tables import TABLES
-from unstable_stream.archive.tables.own import DROPPED, MISSING, POSITIONS
+from unstable_stream.archive.tables import DROPPED, MISSING, POSITIONS, TABLES
 from unstable_stream.archive.view_files import load_views, macros
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
 from unstable_stream.log.stores.archive_address import ArchiveAddress

@@ -34,14 +34,16 @@ _VIEW_ORDER: Final = (
 class View(NamedTuple):
     """A view, from ``views/<name>.sql``.
 
-    The file begins with comments: ``-- text``, then ``-- column: meaning``, then ``-- Example: SQL``. The
-    query follows.
+    The file begins with comments: ``-- text``, then ``-- column: meaning``, of some files ``-- Question: words``
+    that the example answers, then ``-- Example: SQL``. The query follows.
     """
 
     name: str
     doc: str
     columns: dict[str, str]
     """Column name to meaning and unit."""
+    question: str
+    """What the example answers; empty: only what the view is about."""
     example: str
     """A query of it."""
     query: str
@@ -66,6 +68,7 @@ def _parse_view(name: str, text: str) -> View:
     lines = text.splitlines()
     comments = [line.removeprefix("--").strip() for line in lines if line.startswith("--")]
     head, _, example = "\n".join(comments).partition("Example: ")
+    head, _, question = head.partition("Question: ")
     query = "\n".join(line for line in lines if not line.startswith("--")).strip().rstrip(";")
     doc: list[str] = []
     columns: dict[str, str] = {}
@@ -78,7 +81,7 @@ def _parse_view(name: str, text: str) -> View:
             columns[last] += " " + line
         else:
             doc.append(line)
-    return View(name, " ".join(doc), columns, example, query)
+    return View(name, " ".join(doc), columns, question.strip(), example, query)
 
 
 def macros() -> str:

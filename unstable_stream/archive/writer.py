@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from unstable_stream.archive.batch import ARROW_TYPES, RowBatch
 from unstable_stream.archive.opening import open_archive, open_store
-from unstable_stream.archive.tables.own import MISSING
+from unstable_stream.archive.tables import MISSING
 from unstable_stream.archive.writing import LogPartition, Prepared, Written, lacks_records
 from unstable_stream.console import get_logger
 from unstable_stream.log.port import StoredRecord

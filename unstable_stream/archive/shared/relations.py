@@ -5,28 +5,24 @@ from typing import Final
 
 import pyarrow as pa
 
+from unstable_stream.archive import tables
 from unstable_stream.archive.batch import ARROW_TYPES, EVENTS
-from unstable_stream.archive.tables import TABLES, own
 from unstable_stream.archive.tables.declare import RECORD_NUMBER
 
 RELATION: Final = "relation"
 NUMBER: Final = RECORD_NUMBER.name
-POSITIONS: Final = own.POSITIONS.name
-DROPPED: Final = own.DROPPED.name
+POSITIONS: Final = tables.POSITIONS.name
+DROPPED: Final = tables.DROPPED.name
 _OFFSET_BITS: Final = 40
 
-TYPED: Final = tuple(table.name for table in TABLES)
-
+TYPED: Final = tuple(table.name for table in tables.TABLES)
+"""Names of the relations whose rows come from events."""
 RELATIONS: Final[Mapping[str, Mapping[str, str]]] = {
-    **{
-        table.name: {
-            column.name: column.sql_type for column in table.columns if column.name != RECORD_NUMBER.name
-        }
-        for table in (EVENTS, *TABLES)
-    },
-    **{table.name: {c.name: c.sql_type for c in table.columns} for table in (own.MISSING, own.DROPPED)},
+    table.name: {column.name: column.sql_type for column in table.columns if column.name != NUMBER}
+    for table in (EVENTS, *tables.TABLES, tables.MISSING, tables.DROPPED)
+} | {
     # A row for each time that a partition moved; the one with the highest offset counts.
-    POSITIONS: {column.name: column.sql_type for column in own.POSITIONS.columns} | {"slot": "INTEGER"},
+    POSITIONS: {column.name: column.sql_type for column in tables.POSITIONS.columns} | {"slot": "INTEGER"},
 }
 """Relation to its columns with their DuckDB types."""
 

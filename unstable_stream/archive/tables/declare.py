@@ -13,8 +13,27 @@ from typing import Annotated, Any, Final, NamedTuple, TypeAlias, Union, get_args
 
 import msgspec
 
-from unstable_stream.archive.tables.not_columns import NOT_COLUMNS
-from unstable_stream.events import Event, ExtensionUse, event_type, field_description
+from unstable_stream.events import (
+    AdapterProbe,
+    Checkpoint,
+    Event,
+    ExtensionUse,
+    GameOutcome,
+    GameStarted,
+    LearnerUpdate,
+    Metrics,
+    ProbeSequence,
+    RecordRejected,
+    RunStarted,
+    Seat,
+    SeatResult,
+    Step,
+    StepsDropped,
+    StepTexts,
+    Trajectory,
+    event_type,
+    field_description,
+)
 from unstable_stream.events.descriptions import plain_text
 
 Source: TypeAlias = str | Callable[[Any], object]
@@ -42,6 +61,75 @@ _SQL_TYPES: Final[Mapping[object, str]] = {
 _PACKED: Final = {"int32": "INTEGER[]", "float32": "FLOAT[]"}
 _MOMENT: Final = "_at_ms"
 """The end of the name of a field that is a moment; its column is a ``TIMESTAMP`` without this unit."""
+
+
+_PARENT: Final = "`checkpoints.parent_uid` says it of each `model_uid`."
+_PROBE: Final = "`adapter_proofs` has what engines made of the probe, `events.value` has its tokens."
+_TOKENS: Final = "`turns` has it; join by `trajectory_id` and `turn_index`."
+
+NOT_COLUMNS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
+    Event: {
+        "event_id": "`events.event_id`. Where other tables refer to it, it is `trajectory_id` or `step_id`.",
+        "schema_version": "It concerns decoding alone; the body in `events.value` has it.",
+    },
+    ExtensionUse: dict.fromkeys(
+        ("kind", "target", "distribution", "version", "sha256"), "`run_events.extensions` has it."
+    ),
+    RunStarted: dict.fromkeys(
+        ("log_id", "start_offsets"), "It concerns reading the log alone; `events.value` has it."
+    ),
+    GameStarted: {"seats": "Each is a row of `planned_seats`; `models` has their models."},
+    GameOutcome: {
+        "seats": "Each is a row of `seats`; `models`, `rewards` and `winner` sum them up.",
+        "actions": "Each is a row of `actions`.",
+        "unparsed": "`turns.format_feedback` says it of each move.",
+        "finish_reasons": "`actions.finish_reason` has them.",
+        "no_answers": "`seats.no_answers` has them.",
+    },
+    Seat: {"parent_uid": _PARENT},
+    SeatResult: {"parent_uid": _PARENT},
+    Trajectory: {
+        "turns": "Each is a row of `turns`.",
+        "rewards": "`game_outcomes.rewards` has them.",
+        "roles": "`seats.role` says it of each seat.",
+        "trained_seats": "`seats.trained` says it of each seat.",
+    },
+    Step: {
+        "prompt_token_ids": _TOKENS,
+        "completion_token_ids": _TOKENS,
+        "logprobs": _TOKENS,
+        "temperature": "`trajectories.temperature` has it.",
+        "texts": _TOKENS,
+    },
+    StepTexts: dict.fromkeys(
+        ("observation", "completion", "action", "valid", "format_feedback", "step_info"), _TOKENS
+    ),
+    Checkpoint: {"probe": _PROBE},
+    AdapterProbe: dict.fromkeys(("dtype", "sequences"), _PROBE),
+    ProbeSequence: dict.fromkeys(
+        ("prompt_token_ids", "completion_token_ids", "logprobs", "base_logprobs"), _PROBE
+    ),
+    LearnerUpdate: {
+        "step_ids": "Each is a row of `update_steps`.",
+        "dropped": "Each is a row of `update_steps`.",
+    },
+    StepsDropped: {
+        "run_id": "`update_steps.run_id` has it.",
+        "occurred_at_ms": "`events.timestamp_ms` has it, at the record's position.",
+        "update": "`update_steps.update` has it.",
+        "model": "`update_steps.model` has it.",
+        "dropped": "Each is a row of `update_steps`.",
+    },
+    Metrics: {"values": "Each is a row of `metrics`."},
+    RecordRejected: {
+        "record_headers": "`events.headers` has them, at the record's position.",
+        "record_timestamp_ms": "`events.timestamp_ms` has it, at the record's position.",
+    },
+}
+"""Event fields that are no column: struct to field to reason. Every other field is a column.
+
+What is listed of a struct holds for the structs derived from it. ``docs/reference/archive.md`` prints it.
+"""
 
 
 class Item(NamedTuple):
@@ -135,6 +223,11 @@ class TableDefinition:
             yield f'ALTER TABLE "{self.name}" ADD COLUMN IF NOT EXISTS {column.quoted} {column.sql_type}'
 
 
+def table_of(name: str, doc: str, *events: type[Event], **more: Any) -> TableDefinition:
+    """Return a table with one row for each such event; ``more`` is as in :func:`columns_of`."""
+    return TableDefinition(name, doc, events, columns_of(*events, **more))
+
+
 def traced(table: TableDefinition) -> TableDefinition:
     """Return the table with :data:`RECORD_NUMBER` as its last column."""
     return replace(table, columns=(*table.columns, RECORD_NUMBER))
@@ -204,7 +297,7 @@ def sql_type(struct: Struct, field: str) -> str:
     except (KeyError, TypeError) as error:
         raise TypeError(
             f"{struct.__name__}.{field} is of type {annotation}, which no column holds: give it a type in "
-            "archive/tables/declare.py, or list the field in archive/tables/not_columns.py"
+            "archive/tables/declare.py, or list the field in NOT_COLUMNS there"
         ) from error
 
 

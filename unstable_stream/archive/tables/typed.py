@@ -8,7 +8,14 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
-from unstable_stream.archive.tables.declare import Column, Item, TableDefinition, columns_of, items_of
+from unstable_stream.archive.tables.declare import (
+    Column,
+    Item,
+    TableDefinition,
+    columns_of,
+    items_of,
+    table_of,
+)
 from unstable_stream.events import (
     Action,
     AdapterProof,
@@ -81,11 +88,12 @@ def _finish_reason(row: Item) -> str | None:
 _MODELS = Column("models", "VARCHAR[]", "Model uids in seat order.", _models)
 
 GAMES = (
-    TableDefinition(
+    table_of(
         "game_starts",
         "Games decided on, one row each.",
-        (GameStarted,),
-        columns_of(GameStarted, renamed={"occurred_at_ms": "started_at"}, computed=[_MODELS]),
+        GameStarted,
+        renamed={"occurred_at_ms": "started_at"},
+        computed=[_MODELS],
     ),
     TableDefinition(
         "planned_seats",
@@ -97,32 +105,27 @@ GAMES = (
         ),
         items_of("seats"),
     ),
-    TableDefinition(
+    table_of(
         "game_abandonments",
         "Games given up, one row each.",
-        (GameAbandoned,),
-        columns_of(GameAbandoned, renamed={"occurred_at_ms": "abandoned_at"}),
+        GameAbandoned,
+        renamed={"occurred_at_ms": "abandoned_at"},
     ),
-    TableDefinition(
+    table_of(
         "game_outcomes",
         "Finished games, one row each; the view `games` adds those in flight and abandoned.",
-        (GameOutcome,),
-        columns_of(
-            GameOutcome,
-            renamed={"occurred_at_ms": "finished_at"},
-            computed=[
-                _MODELS,
-                Column(
-                    "winner", "VARCHAR", "Winning models, joined by ` + ` if several; NULL: a draw.", _winner
-                ),
-                Column(
-                    "rewards",
-                    "DOUBLE[]",
-                    "Final rewards in seat order.",
-                    lambda e: [s.reward for s in e.seats],
-                ),
-            ],
-        ),
+        GameOutcome,
+        renamed={"occurred_at_ms": "finished_at"},
+        computed=[
+            _MODELS,
+            Column("winner", "VARCHAR", "Winning models, joined by ` + ` if several; NULL: a draw.", _winner),
+            Column(
+                "rewards",
+                "DOUBLE[]",
+                "Final rewards in seat order.",
+                lambda e: [s.reward for s in e.seats],
+            ),
+        ],
     ),
     TableDefinition(
         "seats",
@@ -214,30 +217,27 @@ def _token_counts(of: str = "") -> list[Column]:
 
 
 TRAINING = (
-    TableDefinition(
+    table_of(
         "trajectories",
         "One seat's view of one finished game, for every seat a language model played.",
-        (Trajectory,),
-        columns_of(
-            Trajectory,
-            renamed={"event_id": "trajectory_id", "occurred_at_ms": "finished_at"},
-            texts={"event_id": "The trajectory."},
-            computed=[
-                Column("num_turns", "INTEGER", "Decisions of this seat.", lambda e: len(e.turns)),
-                Column(
-                    "prompt_tokens",
-                    "BIGINT",
-                    "Prompt tokens of all turns.",
-                    lambda e: sum(packed_length(turn.prompt_token_ids) for turn in e.turns),
-                ),
-                Column(
-                    "completion_tokens",
-                    "BIGINT",
-                    "Sampled tokens of all turns.",
-                    lambda e: sum(packed_length(turn.completion_token_ids) for turn in e.turns),
-                ),
-            ],
-        ),
+        Trajectory,
+        renamed={"event_id": "trajectory_id", "occurred_at_ms": "finished_at"},
+        texts={"event_id": "The trajectory."},
+        computed=[
+            Column("num_turns", "INTEGER", "Decisions of this seat.", lambda e: len(e.turns)),
+            Column(
+                "prompt_tokens",
+                "BIGINT",
+                "Prompt tokens of all turns.",
+                lambda e: sum(packed_length(turn.prompt_token_ids) for turn in e.turns),
+            ),
+            Column(
+                "completion_tokens",
+                "BIGINT",
+                "Sampled tokens of all turns.",
+                lambda e: sum(packed_length(turn.completion_token_ids) for turn in e.turns),
+            ),
+        ],
     ),
     TableDefinition(
         "turns",
@@ -259,34 +259,28 @@ TRAINING = (
         ),
         items_of("turns"),
     ),
-    TableDefinition(
+    table_of(
         "steps",
         "Trainable turns with their rewards; the tokens are in `turns` (trajectory_id, turn_index).",
-        (Step,),
-        columns_of(
-            Step,
-            renamed={"event_id": "step_id"},
-            texts={"event_id": "The step.", "occurred_at_ms": "UTC, of the game's end."},
-            computed=_token_counts(),
-        ),
+        Step,
+        renamed={"event_id": "step_id"},
+        texts={"event_id": "The step.", "occurred_at_ms": "UTC, of the game's end."},
+        computed=_token_counts(),
     ),
-    TableDefinition(
+    table_of(
         "updates",
         "Learner updates, one row each.",
-        (LearnerUpdate,),
-        columns_of(
-            LearnerUpdate,
-            texts={"metrics": "Name to value, e.g. `metrics['grad_norm']`; see docs/reference/metrics.md."},
-            computed=[
-                Column("trained_steps", "INTEGER", "Steps in the batch.", lambda e: len(e.step_ids)),
-                Column(
-                    "dropped_steps",
-                    "INTEGER",
-                    "Steps dropped since the last update.",
-                    lambda e: len(e.dropped),
-                ),
-            ],
-        ),
+        LearnerUpdate,
+        texts={"metrics": "Name to value, e.g. `metrics['grad_norm']`; see docs/reference/metrics.md."},
+        computed=[
+            Column("trained_steps", "INTEGER", "Steps in the batch.", lambda e: len(e.step_ids)),
+            Column(
+                "dropped_steps",
+                "INTEGER",
+                "Steps dropped since the last update.",
+                lambda e: len(e.dropped),
+            ),
+        ],
     ),
     TableDefinition(
         "update_steps",
@@ -330,18 +324,14 @@ TRAINING = (
         ),
         _fates,
     ),
-    TableDefinition(
+    table_of(
         "collapse_warnings",
         "Signs of a collapse, one row each; see docs/explanation/collapse.md.",
-        (CollapseWarning,),
-        columns_of(CollapseWarning),
+        CollapseWarning,
     ),
-    TableDefinition("checkpoints", "Saved policies, one row each.", (Checkpoint,), columns_of(Checkpoint)),
-    TableDefinition(
-        "adapter_proofs",
-        "Engines' proofs of the adapters that they loaded: one row per load.",
-        (AdapterProof,),
-        columns_of(AdapterProof),
+    table_of("checkpoints", "Saved policies, one row each.", Checkpoint),
+    table_of(
+        "adapter_proofs", "Engines' proofs of the adapters that they loaded: one row per load.", AdapterProof
     ),
 )
 
@@ -351,41 +341,27 @@ def _values(event: Metrics) -> list[Item]:
 
 
 OPERATIONS = (
-    TableDefinition(
+    table_of(
         "run_events",
         "Starts, resumptions and ends of runs; the view `runs` has one row per run.",
-        (RunStarted, RunResumed, RunFinished),
-        columns_of(
-            RunStarted,
-            RunResumed,
-            RunFinished,
-            computed=[
-                Column("type", "VARCHAR", "`run-started`, `run-resumed` or `run-finished`.", event_type)
-            ],
-        ),
+        RunStarted,
+        RunResumed,
+        RunFinished,
+        computed=[Column("type", "VARCHAR", "`run-started`, `run-resumed` or `run-finished`.", event_type)],
     ),
-    TableDefinition(
+    table_of(
         "engine_changes",
         "Engines that came and went, and how many a person wanted.",
-        (EnginesWanted, EnginesChanged),
-        columns_of(
-            EnginesWanted,
-            EnginesChanged,
-            computed=[Column("type", "VARCHAR", "`engines-wanted` or `engines-changed`.", event_type)],
-        ),
+        EnginesWanted,
+        EnginesChanged,
+        computed=[Column("type", "VARCHAR", "`engines-wanted` or `engines-changed`.", event_type)],
     ),
-    TableDefinition(
+    table_of(
         "part_changes",
         "Where learner and rollout workers ran; the view `where_it_ran` has the engines, too.",
-        (PartChanged,),
-        columns_of(PartChanged),
+        PartChanged,
     ),
-    TableDefinition(
-        "ratings",
-        "Every rating ever given: one row per rated game, environment and model.",
-        (Rating,),
-        columns_of(Rating),
-    ),
+    table_of("ratings", "Every rating ever given: one row per rated game, environment and model.", Rating),
     TableDefinition(
         "metrics",
         "Everything measured: one row per name.",
@@ -398,17 +374,14 @@ OPERATIONS = (
         ),
         _values,
     ),
-    TableDefinition(
+    table_of(
         "dead_letters",
         "Records a consumer could not accept.",
-        (RecordRejected,),
-        columns_of(
-            RecordRejected,
-            texts={
-                "run_id": "The consumer's run; empty if it serves all.",
-                "offset": "Offset of the record; reserved in SQL, write it in double quotes.",
-                "occurred_at_ms": "UTC, of the record.",
-            },
-        ),
+        RecordRejected,
+        texts={
+            "run_id": "The consumer's run; empty if it serves all.",
+            "offset": "Offset of the record; reserved in SQL, write it in double quotes.",
+            "occurred_at_ms": "UTC, of the record.",
+        },
     ),
 )

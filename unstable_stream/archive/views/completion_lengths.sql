@@ -8,6 +8,7 @@
 -- max_completion_tokens: Longest, tokens.
 -- mean_prompt_tokens: Mean prompt tokens per step.
 -- truncated_rate: Share cut at the token limit, 0 to 1.
+-- Question: How long are the completions each update trained on?
 -- Example: SELECT update, steps, mean_completion_tokens, truncated_rate FROM completion_lengths ORDER BY update
 SELECT
     u.run_id, u.model, u.update,

@@ -14,6 +14,7 @@
 -- mean_reward: Mean final reward.
 -- mean_turns: Mean moves of the seat in a game.
 -- invalid_rate: Share of games that a seat of the policy ended by an invalid move, 0 to 1.
+-- Question: Does the curve go up?
 -- Example: SELECT policy_version, games, win_rate, win_rate_low, win_rate_high, mean_reward FROM learning_curve
 -- WHERE split = 'eval' ORDER BY policy_version
 SELECT

@@ -9,6 +9,7 @@
 -- steps_trained: Steps an update trained on.
 -- steps_dropped: Steps an update dropped, with a reason.
 -- steps_pending: Neither trained on nor dropped yet.
+-- Question: Where did steps go that were not trained on?
 -- Example: SELECT * FROM ledger
 WITH books AS (
     -- Counted without the view `games`, which finds every game's start: numbers are found faster than ids.

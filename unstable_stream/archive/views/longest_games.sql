@@ -10,6 +10,7 @@
 -- duration_s: Seconds from reset to end.
 -- reason: `win`, `draw`, `invalid-move` or `truncated`.
 -- winner: Winning models; NULL: nobody.
+-- Question: What were the ten longest games?
 -- Example: SELECT game_id, models, num_turns, completion_tokens, reason FROM longest_games LIMIT 10
 SELECT
     o.game_id, o.run_id, o.split, o.game_index, o.env_id, o.models, o.num_turns,

@@ -7,6 +7,7 @@
 -- conservative: mu - 3 sigma: the skill it almost surely has.
 -- games: Rated games.
 -- rated_at: UTC, of the last rated game.
+-- Question: Who is best?
 -- Example: SELECT model_uid, conservative, mu, sigma, games FROM rating_ladder
 -- WHERE env_id <> '*' ORDER BY conservative DESC
 SELECT

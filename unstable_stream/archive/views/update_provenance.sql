@@ -20,6 +20,7 @@
 -- raw_reward: The environment's final reward for the seat.
 -- final_reward: After the final reward transformations.
 -- reward: After the step reward transformations.
+-- Question: Which steps are behind update 5?
 -- Example: SELECT batch_position, game_id, seat, turn_index, staleness, reward FROM update_provenance
 -- WHERE update = 5 AND fate = 'trained' ORDER BY batch_position
 SELECT

@@ -14,6 +14,7 @@
 -- win_rate_low: Lower bound of the 95 % Wilson interval.
 -- win_rate_high: Upper bound of the 95 % Wilson interval.
 -- mean_reward: Mean final reward.
+-- Question: Which checkpoint wins how often, from which seat?
 -- Example: SELECT env_id, policy_version, seat, opponent, games, win_rate, win_rate_low, win_rate_high
 -- FROM win_rates WHERE split = 'eval' ORDER BY env_id, policy_version, seat, opponent
 SELECT

@@ -14,9 +14,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from unstable_stream.archive.examples import EXAMPLES
 from unstable_stream.archive.read import Cancel, stream, too_many_bytes, write_parquet
-from unstable_stream.archive.reference import relations
+from unstable_stream.archive.reference import EXAMPLES, relations
 from unstable_stream.errors import ArchiveError, ConfigError
 from unstable_stream.history.views.written import cell_text, write_csv
 from unstable_stream.ui.web.site import Shelf, Site, page
