@@ -213,7 +213,7 @@ def main() -> None:
     def bare_tuned() -> float:
         path = directory / "tuned.duckdb"
         began = clock()
-        with WritableArchive(path, timeout_s=1.0).held() as connection:
+        with WritableArchive(path).held() as connection:
             _insert_all(connection, batches)
         return _rate(began, path)
 

@@ -128,11 +128,12 @@ def test_one_who_always_comes_second_says_so_and_can_ask_again(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _write(address, [_RECORDS[:50]])
-    with ArchiveWriter(address, timeout_s=0.01) as writer:
+    with ArchiveWriter(address) as writer:
         prepared = writer.prepare(_RECORDS[50:])
         with monkeypatch.context() as patch:
             patch.setattr(SharedTable, "commit", lambda *_, **__: False)
-            for step in (lambda: writer.store(prepared), lambda: drop_run(address, "run-a", timeout_s=0.01)):
+            patch.setattr("unstable_stream.archive.store.PATIENCE_S", 0.01)
+            for step in (lambda: writer.store(prepared), lambda: drop_run(address, "run-a")):
                 with pytest.raises(ArchiveBusyError, match="others committed"):
                     step()
         assert query(address, "SELECT count(*) FROM events").rows == [(50,)]

@@ -14,7 +14,7 @@ from tests.archive.content import content
 from tests.archive.history import made_up_run, stored
 from tests.conftest import Archives
 from tests.forks import assert_killed
-from unstable_stream.archive import ArchiveWriter, open_archive, query, stream
+from unstable_stream.archive import ArchiveWriter, open_archive, query, store, stream
 from unstable_stream.archive.store import WritableArchive
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
@@ -196,13 +196,13 @@ def test_a_batch_that_another_writer_stored_is_not_stored_again(archive_at: Arch
     assert content(path, numbered=True) == _archive(archive_at("one"), [records])
 
 
-def test_reader_waits_for_the_writer(tmp_path: Path) -> None:
+def test_reader_waits_for_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "archive.duckdb"
     _archive(path, [stored(made_up_run())])
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with WritableArchive(path, timeout_s=5).held():
+        with WritableArchive(path).held():
             held.set()
             release.wait(60)
 
@@ -210,19 +210,24 @@ def test_reader_waits_for_the_writer(tmp_path: Path) -> None:
     writer.start()
     try:
         assert held.wait(60)
-        with pytest.raises(ArchiveBusyError, match=r"held by another process for 0\.05 s"):
-            query(path, "SELECT 1", timeout_s=0.05)
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "PATIENCE_S", 0.05)
+            with pytest.raises(ArchiveBusyError, match=r"held by another process for 0\.05 s"):
+                query(path, "SELECT 1")
         threading.Timer(0.1, release.set).start()
-        assert query(path, "SELECT count(*) FROM runs", timeout_s=20).rows == [(1,)]
+        assert query(path, "SELECT count(*) FROM runs").rows == [(1,)]
     finally:
         release.set()
         writer.join()
 
 
-def test_writer_waits_for_the_reader_and_can_be_asked_again(tmp_path: Path) -> None:
+def test_writer_waits_for_the_reader_and_can_be_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "PATIENCE_S", 0.05)
     path = tmp_path / "archive.duckdb"
     records = stored(made_up_run())
-    writer = ArchiveWriter(path, timeout_s=0.05)
+    writer = ArchiveWriter(path)
     prepared = writer.prepare(records)
     with open_archive(path), pytest.raises(ArchiveBusyError):
         writer.store(prepared)

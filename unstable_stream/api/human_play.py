@@ -8,7 +8,6 @@ load the model, play, record what was played and the end of the run, rate it, ar
 import asyncio
 import secrets
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -23,7 +22,16 @@ from unstable_stream.api.settings import make_config
 from unstable_stream.api.shorthand import template_for
 from unstable_stream.console import get_logger
 from unstable_stream.errors import ConfigError, UnstableStreamError
-from unstable_stream.events import Event, GameStarted, RunStarted, Seat, event_id, game_id, storable_text
+from unstable_stream.events import (
+    Event,
+    GameStarted,
+    RunStarted,
+    Seat,
+    event_id,
+    game_id,
+    now_ms,
+    storable_text,
+)
 from unstable_stream.extensions import confined
 from unstable_stream.history.views.transcript import SeatLine, Transcript, TranscriptMove
 from unstable_stream.log.port import EventLog
@@ -274,7 +282,7 @@ class HumanGame:
                     started,
                     players,
                     max_turns=self._terms.config.collector.max_turns,
-                    now_ms=_now_ms,
+                    now_ms=now_ms,
                     invalid_moves_allowed=1,
                 )
             except _GivenUpError as given_up:
@@ -325,7 +333,7 @@ class HumanGame:
         return GameStarted(
             event_id=event_id(self.run_id, "game-started", HUMAN, 0),
             run_id=self.run_id,
-            occurred_at_ms=max(run.occurred_at_ms, _now_ms()),
+            occurred_at_ms=max(run.occurred_at_ms, now_ms()),
             game_id=self.game_id,
             game_index=0,
             split=HUMAN,
@@ -377,7 +385,3 @@ class _Seated:
 
 async def _append(log: EventLog, events: Sequence[Event]) -> None:
     await log.append([record_from_event(event) for event in events])
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

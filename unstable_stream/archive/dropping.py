@@ -19,14 +19,12 @@ from unstable_stream.events.run_ids import KnownRun, pick_run
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 
 
-def drop_run(archive: ArchiveAddress, run_id: str, *, timeout_s: float = 60.0) -> DroppedRun:
+def drop_run(archive: ArchiveAddress, run_id: str) -> DroppedRun:
     """Take out all rows of a run. It must be over: what comes of it later is passed over.
 
     Args:
         archive: the archive.
         run_id: the run.
-        timeout_s: how long to wait while another process holds the file, whose writers and readers wait for
-            this call; or how long to try again while others commit to the shared archive.
 
     Raises:
         RunError: no record of it is archived.
@@ -35,24 +33,24 @@ def drop_run(archive: ArchiveAddress, run_id: str, *, timeout_s: float = 60.0) -
             commit: ask again.
         ArchiveError: there is no archive, or it could not be written; nothing was changed.
     """
-    with open_archive(archive, timeout_s=timeout_s) as connection:
+    with open_archive(archive) as connection:
         ((name, started_at),) = connection.execute(_ABOUT, [run_id]).fetchall()
     dropped = DroppedRun(run_id, name, started_at, datetime.now(tz=UTC).replace(tzinfo=None), 0)
-    with closing(open_store(archive, timeout_s=timeout_s)) as store:
+    with closing(open_store(archive)) as store:
         records = store.take_out(dropped)
     if not records:
         raise RunError(f"the archive {archive} has no record of run {run_id}")
     return dropped._replace(records=records)
 
 
-def dropped_runs(archive: ArchiveAddress, *, timeout_s: float = 30.0) -> list[DroppedRun]:
+def dropped_runs(archive: ArchiveAddress) -> list[DroppedRun]:
     """Return the runs that were dropped, the latest first.
 
     Raises:
         ArchiveBusyError: another process held the archive past the deadline.
         ArchiveError: there is no archive.
     """
-    return [DroppedRun(*row) for row in query(archive, _DROPPED, timeout_s=timeout_s).rows]
+    return [DroppedRun(*row) for row in query(archive, _DROPPED).rows]
 
 
 def dropped_error(connection: Connection, wanted: str, *, exact: bool = False) -> RunError | None:
@@ -90,7 +88,7 @@ def keep_dropped(archive: Path, runs: Sequence[DroppedRun]) -> None:
     Raises:
         ArchiveBusyError: another process holds it.
     """
-    writable = WritableArchive(archive, timeout_s=60.0)
+    writable = WritableArchive(archive)
     try:
         with writable.held() as connection:
             connection.executemany("INSERT INTO dropped_runs VALUES (?, ?, ?, ?, ?)", runs)

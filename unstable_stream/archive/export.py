@@ -49,7 +49,6 @@ def export_run(
     *,
     tables: Sequence[str] = (),
     force: bool = False,
-    timeout_s: float = 30.0,
 ) -> Manifest:
     """Write the rows of one run to Parquet files (zstd).
 
@@ -59,7 +58,6 @@ def export_run(
         directory: where the files go, made if it does not exist; or an address in a store.
         tables: names of tables or views; by default :func:`default_tables`.
         force: replace an export that is there already.
-        timeout_s: how long to wait while another process writes to the archive.
 
     Raises:
         RunError: no such run, or several; lists what is there.
@@ -74,7 +72,7 @@ def export_run(
         # With ``force`` what has no manifest is the rest of an export that was interrupted.
         replaced = _replaced(store.address, bool(old or (not force and store.names())), old, force)
         with tempfile.TemporaryDirectory(prefix="unstable-stream-export-") as made:
-            with open_archive(archive, files=True, timeout_s=timeout_s) as connection:
+            with open_archive(archive, files=True) as connection:
                 manifest = _write(connection, run, names, Path(made))
             for name in replaced:
                 store.remove(name)
@@ -87,7 +85,7 @@ def export_run(
     old = manifest_there.read_bytes() if manifest_there.is_file() else None
     replaced = _replaced(str(target), there, old, force)
     with written_beside(target) as partial:
-        with open_archive(archive, files=True, timeout_s=timeout_s) as connection:
+        with open_archive(archive, files=True) as connection:
             manifest = _write(connection, run, names, partial)
         for name in replaced:
             (target / name).unlink(missing_ok=True)
@@ -193,7 +191,6 @@ def export_batches(
     file_format: BatchFormat = "csv",
     *,
     force: bool = False,
-    timeout_s: float = 30.0,
 ) -> list[Path]:
     """Write the view ``training_batches`` of one run as a file for each update, in the order of the batch.
 
@@ -203,7 +200,6 @@ def export_batches(
         directory: where ``train_data_step_N.csv``, or ``.parquet``, go; made if it does not exist.
         file_format: ``csv`` or ``parquet``.
         force: replace files that are there already.
-        timeout_s: how long to wait while another process writes to the archive.
 
     Returns:
         The files, by update; none for a run without updates.
@@ -217,7 +213,7 @@ def export_batches(
         raise ArchiveError(f"batches as {file_format!r}: expected one of {', '.join(_BATCH_OPTIONS)}")
     target = Path(directory).absolute()
     with written_beside(target) as partial:
-        with open_archive(archive, files=True, timeout_s=timeout_s) as connection:
+        with open_archive(archive, files=True) as connection:
             run_id = find_archived_run(connection, run)
             # Joined once: the texts are kilobytes, and there may be thousands of updates.
             connection.execute(

@@ -38,12 +38,11 @@ class FileStore:
 
     flush_interval_s = 1.0
 
-    def __init__(self, path: Path, *, timeout_s: float) -> None:
-        """Wait up to ``timeout_s`` for others to let go of the file; it is made when it is first asked."""
+    def __init__(self, path: Path) -> None:
+        """``path``: the file, which is made when it is first asked."""
         self.path = path
         self.archive_id = ""
-        self._timeout_s = timeout_s
-        self._archive = WritableArchive(path, timeout_s=timeout_s)
+        self._archive = WritableArchive(path)
         # Hashes strings the way the file's engine does, without the file.
         self._hasher = duckdb.connect(config={"threads": 1})
         self._seen = KeySet[np.uint64]()
@@ -168,7 +167,7 @@ class FileStore:
         names = [event_id for event_id, suspect in zip(event_ids, suspects, strict=True) if suspect]
         with self._unstored_lock:
             known = self._unstored.intersection(names)
-        connection = connect_file(self.path, read_only=True, files=False, timeout_s=self._timeout_s)
+        connection = connect_file(self.path, read_only=True, files=False)
         with naming_damage(self.path, connection):
             connection.register("suspects", pa.table({"id": pa.array(names, pa.string())}))
             stored = connection.execute(

@@ -40,18 +40,16 @@ class SeatColumns:
     """``int32[seats]``: -1 for one who plays for itself."""
 
 
-def archived_parents(
-    path: ArchiveAddress, run_id: str, *, timeout_s: float = 30.0
-) -> Mapping[str, str | None]:
+def archived_parents(path: ArchiveAddress, run_id: str) -> Mapping[str, str | None]:
     """Return each checkpoint's parent, by uid."""
-    with open_archive(path, timeout_s=timeout_s) as connection:
+    with open_archive(path) as connection:
         rows = connection.execute(
             "SELECT model_uid, parent_uid FROM checkpoints WHERE run_id = ?", [run_id]
         ).fetchall()
     return dict(rows)
 
 
-def archived_seats(path: ArchiveAddress, run_id: str, *, timeout_s: float = 30.0) -> SeatColumns:
+def archived_seats(path: ArchiveAddress, run_id: str) -> SeatColumns:
     """Return a run's outcomes, each game once, in the log's order: all of a run's are on one partition.
 
     Raises:
@@ -61,7 +59,7 @@ def archived_seats(path: ArchiveAddress, run_id: str, *, timeout_s: float = 30.0
     # Without ORDER BY, DuckDB returns a table's rows in insertion order; the files of a shared archive come
     # in any order.
     order = " ORDER BY record_number, seat" if is_shared(path) else ""
-    with open_archive(path, timeout_s=timeout_s) as connection:
+    with open_archive(path) as connection:
         rows = connection.sql(
             'SELECT game_id, env_id, model_uid, policy_version, "rank", coalesce(team, -1)::INTEGER AS team '
             f"FROM seats WHERE run_id = $run{order}",

@@ -13,12 +13,7 @@ from unstable_stream.log.stores.archive_address import ArchiveAddress, is_export
 
 @contextlib.contextmanager
 def open_archive(
-    path: ArchiveAddress,
-    *,
-    read_only: bool = True,
-    files: bool = False,
-    timeout_s: float = 10.0,
-    records_only: bool = False,
+    path: ArchiveAddress, *, read_only: bool = True, files: bool = False, records_only: bool = False
 ) -> Iterator[Connection]:
     """Open an existing archive (``with open_archive(path) as con``); leave soon, a writer may be waiting.
 
@@ -29,12 +24,11 @@ def open_archive(
         read_only: by default nothing can be changed; a shared archive and an export never can.
         files: other files may be read and written. In one process either all connections may, or none: the
             others wait.
-        timeout_s: how long to wait while another process holds it.
         records_only: only ``events`` and the archive's own tables are asked for, which opens a shared archive
             sooner.
 
     Raises:
-        ArchiveBusyError: another process held it for ``timeout_s`` seconds.
+        ArchiveBusyError: another process held it for a minute.
         ArchiveError: there is none, it is not an archive, or a newer version of the package wrote it; or
             DuckDB failed on it inside the block, e.g. because it is damaged.
     """
@@ -50,7 +44,7 @@ def open_archive(
             raise ArchiveError(f"{path} is an export, which is only read")
         connection = open_export(Path(path), files=files)
     else:
-        connection = connect_file(Path(path), read_only=read_only, files=files, timeout_s=timeout_s)
+        connection = connect_file(Path(path), read_only=read_only, files=files)
     with naming_damage(path, connection):
         yield connection
 
@@ -71,13 +65,12 @@ def archive_bytes(archive: ArchiveAddress) -> int:
     return sum(file.size for file in SharedTable(archive).files())
 
 
-def open_store(archive: ArchiveAddress, *, create: bool = True, timeout_s: float = 60.0) -> ArchiveStore:
+def open_store(archive: ArchiveAddress, *, create: bool = True) -> ArchiveStore:
     """Open an archive to write to it.
 
     Args:
         archive: a path, or the address of a shared archive.
         create: make it if there is none, and give it tables that an older package did not have.
-        timeout_s: how long to wait for others before :class:`~unstable_stream.errors.ArchiveBusyError`.
 
     Raises:
         ArchiveError: there is something else, it is an export, or a newer version of the package wrote it.
@@ -91,7 +84,7 @@ def open_store(archive: ArchiveAddress, *, create: bool = True, timeout_s: float
     if is_shared(archive):
         from unstable_stream.archive.shared.store import SharedStore
 
-        return SharedStore(archive, create=create, timeout_s=timeout_s)
+        return SharedStore(archive, create=create)
     from unstable_stream.archive.file_store import FileStore
 
-    return FileStore(Path(archive), timeout_s=timeout_s)
+    return FileStore(Path(archive))

@@ -114,7 +114,6 @@ def query(
     *,
     write: bool = False,
     files: bool = False,
-    timeout_s: float = 30.0,
 ) -> QueryResult:
     """Run ``sql`` and return all rows; opens the archive for this query only.
 
@@ -125,13 +124,12 @@ def query(
         write: allow changes; by default the file is opened read-only.
         files: let the SQL read and write other files, e.g. by ``COPY ... TO`` or ``read_csv``. By default it
             reaches the archive alone, so that a query from somebody else can be run.
-        timeout_s: how long to wait while another process writes.
 
     Raises:
         ArchiveBusyError: another process held the archive past the deadline.
         ArchiveError: there is no archive, or the SQL is wrong; names what would be right.
     """
-    with stream(path, sql, parameters, write=write, files=files, timeout_s=timeout_s) as result:
+    with stream(path, sql, parameters, write=write, files=files) as result:
         return QueryResult(result.columns, result.types, list(result.rows))
 
 
@@ -142,13 +140,12 @@ def query_arrow(
     *,
     run_id: str | None = None,
     files: bool = False,
-    timeout_s: float = 30.0,
 ) -> pa.Table:
     """Run ``sql`` as :func:`query` does and return its rows as an Arrow table.
 
     ``run_id`` leaves only this run in every table and view.
     """
-    with _asked(path, sql, run_id=run_id, files=files, timeout_s=timeout_s) as connection:
+    with _asked(path, sql, run_id=run_id, files=files) as connection:
         found = connection.sql(sql, params=parameters)
         return pa.table({}) if found is None else found.to_arrow_table()
 
@@ -190,7 +187,6 @@ def _asked(
     run_id: str | None = None,
     write: bool = False,
     files: bool = False,
-    timeout_s: float = 30.0,
     cancel: Cancel | None = None,
 ) -> Iterator[Connection]:
     """Open the archive for a query that was admitted: the door for all SQL that comes from outside."""
@@ -198,7 +194,7 @@ def _asked(
     if kept is not None and kept[0] == str(path) and not write and not files and run_id is None:
         opened: contextlib.AbstractContextManager[Connection] = contextlib.nullcontext(kept[1])
     else:
-        opened = open_archive(path, read_only=not write, files=files, timeout_s=timeout_s)
+        opened = open_archive(path, read_only=not write, files=files)
     with (
         _ctrl_c_named(),
         opened as connection,
@@ -223,7 +219,7 @@ def _keep_run(connection: Connection, run_id: str) -> None:
 
 
 @contextlib.contextmanager
-def held(path: ArchiveAddress, *, timeout_s: float = 30.0) -> Iterator[None]:
+def held(path: ArchiveAddress) -> Iterator[None]:
     """Keep the archive open, so that the queries of this thread see one state of it and open it once.
 
     Writers wait for that long: leave soon. Queries that may write, or reach other files, open it themselves.
@@ -232,7 +228,7 @@ def held(path: ArchiveAddress, *, timeout_s: float = 30.0) -> Iterator[None]:
         ArchiveBusyError: another process held the archive past the deadline.
         ArchiveError: there is no archive.
     """
-    with open_archive(path, timeout_s=timeout_s) as connection:
+    with open_archive(path) as connection:
         token = _held.set((str(path), connection))
         try:
             yield
@@ -248,7 +244,6 @@ def stream(
     *,
     write: bool = False,
     files: bool = False,
-    timeout_s: float = 30.0,
     cancel: Cancel | None = None,
 ) -> Iterator[StreamedResult]:
     """Run ``sql`` as :func:`query` does, and read its rows one by one: they may be more than memory holds.
@@ -256,7 +251,7 @@ def stream(
     The archive is held until the context is left, and a writer waits for that long: read on without a pause.
     ``cancel`` ends it from another thread.
     """
-    with _asked(path, sql, write=write, files=files, timeout_s=timeout_s, cancel=cancel) as connection:
+    with _asked(path, sql, write=write, files=files, cancel=cancel) as connection:
         lacking = _missing(connection)
         # Without a statement there is nothing to return.
         cursor = connection.execute(sql, parameters) or connection

@@ -38,20 +38,18 @@ _head_decoder: Final = msgspec.json.Decoder(_HeadFields)
 class RecordReader:
     """Reads the records of one log; blocking."""
 
-    def __init__(self, path: ArchiveAddress, log_id: str | None = None, *, timeout_s: float = 60.0) -> None:
+    def __init__(self, path: ArchiveAddress, log_id: str | None = None) -> None:
         """Look into the archive.
 
         Args:
             path: the file.
             log_id: the log; one the archive does not know has no records. ``None``: the only one there is.
-            timeout_s: how long to wait while another process writes.
 
         Raises:
             ArchiveBusyError: another process held it past the deadline.
             ArchiveError: there is no archive, or it holds several logs and none was named.
         """
         self.path = path
-        self._timeout_s = timeout_s
         # Guards what follows against the timer that closes it.
         self._lock = threading.Lock()
         self._connection: duckdb.DuckDBPyConnection | None = None
@@ -182,7 +180,7 @@ class RecordReader:
     def _hold(self) -> duckdb.DuckDBPyConnection:
         if self._connection is None:
             time.sleep(max(0.0, self._closed_at + _WRITERS_TURN_S - time.monotonic()))
-            opened = open_archive(self.path, timeout_s=self._timeout_s, records_only=True)
+            opened = open_archive(self.path, records_only=True)
             self._connection = self._opened.enter_context(opened)
             self._timer = threading.Timer(_LONGEST_HOLD_S, self.release)
             self._timer.daemon = True

@@ -38,6 +38,8 @@ Connection: TypeAlias = duckdb.DuckDBPyConnection
 SCHEMA_VERSION: Final = 4
 """Raised when a table changes otherwise than by new columns: those are simply added, and views replaced."""
 
+PATIENCE_S: float = 60.0
+"""How long readers and writers of an archive wait for each other, seconds."""
 _RETRY_S: Final = 0.01
 _BUSY_MESSAGES: Final = ("Could not set lock", "already attached", "different configuration")
 # DuckDB rewrites the last row group of a table at each checkpoint. Its default of 122,880 rows means some
@@ -139,7 +141,7 @@ def lock(connection: duckdb.DuckDBPyConnection, *, files: bool) -> None:
             connection.execute(statement)
 
 
-def connect_file(path: Path, *, read_only: bool, files: bool, timeout_s: float) -> Connection:
+def connect_file(path: Path, *, read_only: bool, files: bool) -> Connection:
     """Return a connection to an archive's file; see :func:`~.opening.open_archive`."""
     if not path.is_file():
         raise ArchiveError(
@@ -149,7 +151,7 @@ def connect_file(path: Path, *, read_only: bool, files: bool, timeout_s: float) 
     path = path.absolute()
     settings = reader_settings(str(path), files=files)
     connection = _retry_while_held(
-        path, timeout_s, lambda: duckdb.connect(str(path), read_only=read_only, config=settings)
+        path, lambda: duckdb.connect(str(path), read_only=read_only, config=settings)
     )
     try:
         lock(connection, files=files)
@@ -168,9 +170,9 @@ def connect_file(path: Path, *, read_only: bool, files: bool, timeout_s: float) 
             f"another version of the package has written the archive {path}, and here it can only be read: "
             "copy it, or read it once as a user who may write it"
         )
-    with contextlib.closing(WritableArchive(path, timeout_s=timeout_s)) as archive, archive.held():
+    with contextlib.closing(WritableArchive(path)) as archive, archive.held():
         pass  # upgraded
-    return connect_file(path, read_only=read_only, files=files, timeout_s=timeout_s)
+    return connect_file(path, read_only=read_only, files=files)
 
 
 @contextlib.contextmanager
@@ -192,16 +194,13 @@ def in_memory(archive: ArchiveAddress, *, files: bool) -> Iterator[Connection]:
         raise
 
 
-def copy_archive(path: Path, target: Path, *, timeout_s: float = 60.0) -> None:
+def copy_archive(path: Path, target: Path) -> None:
     """Copy an archive while others use it; writers wait until it is done.
 
     Raises:
-        ArchiveBusyError: another process held it for ``timeout_s`` seconds.
+        ArchiveBusyError: another process held it for :data:`PATIENCE_S`.
     """
-    with (
-        contextlib.closing(WritableArchive(path, timeout_s=timeout_s)) as archive,
-        archive.held() as connection,
-    ):
+    with contextlib.closing(WritableArchive(path)) as archive, archive.held() as connection:
         connection.execute("CHECKPOINT")  # all is in the one file now
         shutil.copyfile(path, target)
 
@@ -217,10 +216,9 @@ class WritableArchive:
     The engine is kept between two times: to start it costs ten times as much as to open the file.
     """
 
-    def __init__(self, path: Path, *, timeout_s: float) -> None:
-        """``timeout_s``: how long :meth:`held` waits for others to let go of the file."""
+    def __init__(self, path: Path) -> None:
+        """``path``: the file; :meth:`held` waits for others to let go of it."""
         self.path = path
-        self._timeout_s = timeout_s
         self._engine = self._start()
 
     def close(self) -> None:
@@ -239,7 +237,7 @@ class WritableArchive:
         name = _quoted(self.path)
         # The row group size can only be given when attaching.
         attach = f"ATTACH '{name}' AS {_NAME} (ROW_GROUP_SIZE {_ROW_GROUP_ROWS})"
-        _retry_while_held(self.path, self._timeout_s, lambda: self._engine.execute(attach))
+        _retry_while_held(self.path, lambda: self._engine.execute(attach))
         try:
             self._engine.execute(f"USE {_NAME}")
             ensure_schema(self._engine, self.path)
@@ -313,10 +311,8 @@ class WritableArchive:
         return engine
 
 
-def _retry_while_held(
-    path: Path, timeout_s: float, attempt: Callable[[], duckdb.DuckDBPyConnection]
-) -> duckdb.DuckDBPyConnection:
-    deadline = time.monotonic() + timeout_s
+def _retry_while_held(path: Path, attempt: Callable[[], Connection]) -> Connection:
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             return attempt()
@@ -326,7 +322,7 @@ def _retry_while_held(
                 raise unreadable(path, error) from error
             if time.monotonic() >= deadline:
                 raise ArchiveBusyError(
-                    f"the archive {path} was held by another process for {timeout_s:g} s: "
+                    f"the archive {path} was held by another process for {PATIENCE_S:g} s: "
                     f"{str(error).splitlines()[0]}. Close the other reader or writer, or try again."
                 ) from error
         time.sleep(_RETRY_S)

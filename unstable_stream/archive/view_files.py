@@ -34,8 +34,8 @@ _VIEW_ORDER: Final = (
 class View(NamedTuple):
     """A view, from ``views/<name>.sql``.
 
-    The file begins with comments: ``-- text``, then ``-- column: meaning``, of some files ``-- Question: words``
-    that the example answers, then ``-- Example: SQL``. The query follows.
+    The file begins with comments: ``-- text``, then ``-- column: meaning``, then ``-- Example: SQL``, in some
+    after ``-- Question: words`` that it answers. The query follows.
     """
 
     name: str

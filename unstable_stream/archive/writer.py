@@ -38,20 +38,17 @@ class ArchiveWriter:
     :class:`~unstable_stream.errors.ArchiveError`.
     """
 
-    def __init__(self, path: ArchiveAddress, log_id: str = "", *, timeout_s: float = 60.0) -> None:
+    def __init__(self, path: ArchiveAddress, log_id: str = "") -> None:
         """Create or open the archive; one that an older version of the package wrote is upgraded in place.
 
         Args:
             path: the DuckDB file, made with its directory if it does not exist; or the address of a shared
                 archive.
             log_id: what tells the log from any other: positions mean something only together with it.
-            timeout_s: how long to wait for readers to let go of the file, or to try again while others commit
-                to the shared archive.
         """
         self.path = path
         self.log_id = log_id
-        self._timeout_s = timeout_s
-        self._store = open_store(path, timeout_s=timeout_s)
+        self._store = open_store(path)
         # Guards the positions, which are ahead of the archive by batches that are prepared and not stored.
         self._lock = threading.RLock()
         self._positions = self._store.positions()
@@ -189,6 +186,6 @@ class ArchiveWriter:
 
     def _newest_time_ms(self, place: LogPartition) -> int | None:
         newest: int | None
-        with open_archive(self.path, timeout_s=self._timeout_s, records_only=True) as connection:
+        with open_archive(self.path, records_only=True) as connection:
             ((newest,),) = connection.execute(_NEWEST, place).fetchall()
         return newest

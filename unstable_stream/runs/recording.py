@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import re
 import secrets
-import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from unstable_stream.events import (
     checkpoint_uid,
     event_id,
     named_id,
+    now_ms,
 )
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.records import record_from_event
@@ -69,7 +69,7 @@ async def start_run(
     event = RunStarted(
         event_id=event_id(run_id, "run-started"),
         run_id=run_id,
-        occurred_at_ms=_now_ms(),
+        occurred_at_ms=now_ms(),
         name=config.name,
         seed=config.seed,
         config=config.model_dump(mode="json"),
@@ -111,7 +111,7 @@ def initial_checkpoint(
     return Checkpoint(
         event_id=named_id(run_id, "checkpoint", 0, model=model),
         run_id=run_id,
-        occurred_at_ms=_now_ms(),
+        occurred_at_ms=now_ms(),
         model_uid=checkpoint_uid(0, model),
         iteration=0,
         path=path,
@@ -139,7 +139,7 @@ async def finish_run(
     finished = RunFinished(
         event_id=event_id(run_id, "run-finished", run.resumptions if resumption is None else resumption),
         run_id=run_id,
-        occurred_at_ms=_now_ms(),
+        occurred_at_ms=now_ms(),
         outcome=outcome,
         reason=reason,
         updates=run.updates,
@@ -156,15 +156,11 @@ async def want_engines(log: EventLog, run_id: str, engines: int | None) -> None:
     run = next(run for run in await list_runs(log) if run.run_id == run_id)
     if run.state != "running":
         raise RunError(f"run {run_id} is {run.state}: it has no engines; resume it first")
-    now_ms = _now_ms()
+    asked_ms = now_ms()
     wanted = EnginesWanted(
-        event_id=event_id(run_id, "engines-wanted", now_ms),
+        event_id=event_id(run_id, "engines-wanted", asked_ms),
         run_id=run_id,
-        occurred_at_ms=now_ms,
+        occurred_at_ms=asked_ms,
         engines=engines,
     )
     await log.append([record_from_event(wanted)])
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -6,12 +6,11 @@ before and after the change would follow from different configurations, and they
 Who plays next is free to change: every game is recorded with its players before it is played.
 """
 
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Self
 
 from unstable_stream.errors import ConfigError, RunError, StoreError
-from unstable_stream.events import LearnerUpdate, RunResumed, RunStarted, event_id
+from unstable_stream.events import LearnerUpdate, RunResumed, RunStarted, event_id, now_ms
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import record_from_event
@@ -191,7 +190,7 @@ async def resume_run(log: EventLog, run_id: str, config: RunConfig) -> RunResume
     event = RunResumed(
         event_id=event_id(run_id, "run-resumed", resumption),
         run_id=run_id,
-        occurred_at_ms=time.time_ns() // 1_000_000,
+        occurred_at_ms=now_ms(),
         resumption=resumption,
         config=config.model_dump(mode="json"),
         package_version=__version__,

@@ -123,7 +123,8 @@ def test_the_archive_is_free_while_the_answer_is_printed(
     written = []
 
     def slow_reader(source: IO[str], target: object) -> None:
-        with ArchiveWriter(path, "another log", timeout_s=0.0) as writer:
+        monkeypatch.setattr("unstable_stream.archive.store.PATIENCE_S", 0.0)
+        with ArchiveWriter(path, "another log") as writer:
             written.append(writer.write(stored(made_up_run("run-c", updates=1))).records)
 
     monkeypatch.setattr("unstable_stream.ui.cli.output.shutil.copyfileobj", slow_reader)

@@ -21,7 +21,7 @@ def test_the_list_follows_a_run(tab: Tab, tmp_path: Path) -> None:
     with visited(tab, place):
         assert "token" not in tab.ask("location.href")
         tab.wait("document.body.innerText.includes('No run has been archived')")
-        with ArchiveWriter(place.archive, timeout_s=60) as writer:
+        with ArchiveWriter(place.archive) as writer:
             writer.write(events[:30])
             tab.wait("document.body.innerText.includes('made up run-c')")
             tab.wait("document.body.innerText.includes('lost')")  # its last record is years old
@@ -33,7 +33,7 @@ def test_the_list_follows_a_run(tab: Tab, tmp_path: Path) -> None:
 def test_curves_move_while_a_run_trains(tab: Tab, tmp_path: Path) -> None:
     place = Place.at(tmp_path / "data")
     events = stored(made_up_run("run-c", updates=6))
-    with visited(tab, place) as base, ArchiveWriter(place.archive, timeout_s=60) as writer:
+    with visited(tab, place) as base, ArchiveWriter(place.archive) as writer:
         writer.write(events[: len(events) // 2])
         tab.go(base + "runs/run-c")
         tab.wait("document.querySelectorAll('figure[data-drawn]').length > 3")
@@ -126,7 +126,7 @@ def test_zoom_and_hidden_lines_outlive_a_refresh(tab: Tab, tmp_path: Path) -> No
     place = Place.at(tmp_path / "data")
     events = stored(made_up_run("run-c", updates=12))
     figure = "document.querySelector('figure[data-key=reward]')"
-    with visited(tab, place) as base, ArchiveWriter(place.archive, timeout_s=60) as writer:
+    with visited(tab, place) as base, ArchiveWriter(place.archive) as writer:
         writer.write(events[: len(events) // 2])
         tab.go(base + "runs/run-c")
         tab.wait(f"{figure} !== null")
@@ -256,7 +256,7 @@ def test_runs_are_chosen_in_the_list_while_it_moves(tab: Tab, tmp_path: Path) ->
     place = Place.at(tmp_path / "data")
     events = stored([*made_up_run("run-a", updates=2), *made_up_run("run-c", updates=4)])
     chosen = "document.querySelector('[name=run][value=run-a]')"
-    with visited(tab, place) as base, ArchiveWriter(place.archive, timeout_s=60) as writer:
+    with visited(tab, place) as base, ArchiveWriter(place.archive) as writer:
         writer.write(events[:-40])
         tab.go(base)
         tab.wait(f"{chosen} !== null && document.querySelector('[name=run][value=run-c]') !== null")

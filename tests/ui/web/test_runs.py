@@ -96,7 +96,7 @@ def test_several_places(data: Path, tmp_path: Path) -> None:
 def test_pages_see_what_is_written_meanwhile(tmp_path: Path) -> None:
     place = Place.at(tmp_path)
     events = stored(made_up_run("run-c", updates=3))
-    with client_of(place) as client, ArchiveWriter(place.data.archive_file, timeout_s=60) as writer:
+    with client_of(place) as client, ArchiveWriter(place.data.archive_file) as writer:
         seen = set()
         for first in range(0, len(events), 25):
             writer.write(events[first : first + 25])

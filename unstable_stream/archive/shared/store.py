@@ -30,6 +30,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from unstable_stream.archive import store
 from unstable_stream.archive.batch import EVENTS, RowBatch, build_batch
 from unstable_stream.archive.shared.relations import (
     DROPPED,
@@ -98,15 +99,13 @@ def write_standings(table: SharedTable, standings: Mapping[LogPartition, WriterS
     return table.write(POSITIONS, as_rows(POSITIONS, rows))
 
 
-def give_slots(
-    table: SharedTable, places: Collection[LogPartition], timeout_s: float
-) -> dict[LogPartition, int]:
+def give_slots(table: SharedTable, places: Collection[LogPartition]) -> dict[LogPartition, int]:
     """Give a slot to each of these partitions that has none; return all slots then.
 
     Raises:
         ArchiveBusyError: others committed all the time.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + store.PATIENCE_S
     while True:
         version = table.refresh()
         slots = {place: standing.slot for place, standing in read_standings(table).items()}
@@ -116,13 +115,13 @@ def give_slots(
         if not new or table.commit([write_standings(table, new)], upon=version):
             return slots | given
         if time.monotonic() >= deadline:
-            raise crowded(table, timeout_s)
+            raise crowded(table)
 
 
-def crowded(table: SharedTable, timeout_s: float) -> ArchiveBusyError:
+def crowded(table: SharedTable) -> ArchiveBusyError:
     """Return the error of one whose commits were all made after somebody else's."""
     return ArchiveBusyError(
-        f"others committed to the archive {table.archive} all the time for {timeout_s:g} s; try again"
+        f"others committed to the archive {table.archive} all the time for {store.PATIENCE_S:g} s; try again"
     )
 
 
@@ -132,11 +131,8 @@ class SharedStore:
     flush_interval_s = 5.0
     """Each time leaves a file for every table."""
 
-    def __init__(self, archive: ArchiveAddress, *, create: bool, timeout_s: float) -> None:
-        """Open the archive; with ``create`` it is made if there is none. Others may commit first for
-        ``timeout_s``.
-        """
-        self._timeout_s = timeout_s
+    def __init__(self, archive: ArchiveAddress, *, create: bool) -> None:
+        """Open the archive; with ``create`` it is made if there is none."""
         self._table = SharedTable(archive, create=create)
         self.archive_id = self._table.archive_id
         self._threads = ThreadPoolExecutor(_FILES_AT_ONCE, thread_name_prefix="archive")
@@ -166,7 +162,7 @@ class SharedStore:
         moved = {place: WriterStanding(offset, slots[place]) for place, offset in after.items()}
         positions = {position_name(place): offset for place, offset in after.items()}
         files = self._files(batch, moved)
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + store.PATIENCE_S
         while True:
             version = self._table.refresh()
             if any(self._position(place) != offset for place, offset in before.items()):
@@ -180,7 +176,7 @@ class SharedStore:
                 self._tidy_now_and_then()
                 return True
             if time.monotonic() >= deadline:
-                raise crowded(self._table, self._timeout_s)
+                raise crowded(self._table)
 
     def take_out(self, dropped: DroppedRun) -> int:
         """Replace the files that have rows of a run; see :class:`.writing.Store`.
@@ -207,9 +203,9 @@ class SharedStore:
             if self._table.commit([*kept, noted], changed, {DROPS: times}, upon=version):
                 return records
             # From the first time on: before, all files were read, and others commit in that time.
-            deadline = time.monotonic() + self._timeout_s if deadline is None else deadline
+            deadline = time.monotonic() + store.PATIENCE_S if deadline is None else deadline
             if time.monotonic() >= deadline:
-                raise crowded(self._table, self._timeout_s)
+                raise crowded(self._table)
 
     def tidy(self) -> Tidied:
         """Merge and delete files; see :class:`.writing.Store`."""
@@ -226,7 +222,7 @@ class SharedStore:
     def _slots_of(self, places: Collection[LogPartition]) -> Mapping[LogPartition, int]:
         """Return the slots of these partitions, once each has one; they never change."""
         if not set(places) <= self._slots.keys():
-            found = give_slots(self._table, places, self._timeout_s)
+            found = give_slots(self._table, places)
             self._slots = {**self._slots, **found}  # the other thread may have asked for others
         return self._slots
 

@@ -28,6 +28,7 @@ ARCHIVER_GROUP: Final = "archiver"
 """The first part of the name of an archive's group; the archive's id follows."""
 _STATES_KEPT_MS: Final = 7 * 24 * 3600 * 1000
 """Milliseconds after the end of a run: one that is resumed soon goes on at once."""
+_STATES_EVERY_S: Final = 3600.0
 _IDLE_MS: Final = 30 * 24 * 3600 * 1000
 """Milliseconds without a record after which a run that never ended counts as killed."""
 
@@ -101,23 +102,18 @@ async def _needed_by_groups(
 class Retention:
     """Applies retention from time to time, in a service that knows what is archived."""
 
-    def __init__(
-        self, log: EventLog, *, first_s: float = 60.0, interval_s: float = 600.0, states_s: float = 3600.0
-    ) -> None:
-        """Seconds: ``first_s`` until the first time, ``interval_s`` between two, ``states_s`` between two
-        times that states are forgotten.
-        """
+    def __init__(self, log: EventLog, *, first_s: float = 60.0, interval_s: float = 600.0) -> None:
+        """Seconds: ``first_s`` until the first time, ``interval_s`` between two."""
         self._log = log
         self._interval_s = interval_s
         self._next_s = self._states_next_s = time.monotonic() + first_s
-        self._states_s = states_s
         self._held: Sequence[Expired] = ()
 
     async def apply(self, archived: Positions) -> None:
         """Delete what has expired, if it is time."""
         if time.monotonic() >= self._states_next_s:
             await self._forget_states()
-            self._states_next_s = time.monotonic() + self._states_s
+            self._states_next_s = time.monotonic() + _STATES_EVERY_S
         if isinstance(self._log, Trimmable) and time.monotonic() >= self._next_s:
             await self._trim(archived)
             self._next_s = time.monotonic() + self._interval_s
