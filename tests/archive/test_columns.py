@@ -10,12 +10,13 @@ import msgspec
 import pytest
 
 from tests.archive.history import made_up_run, stored
+from tools.pages.asyncapi import recorded_structs
 from unstable_stream.archive import ArchiveWriter, open_archive, query, query_arrow
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.tables.declare import NOT_COLUMNS, columns_of
 from unstable_stream.archive.view_files import load_views
 from unstable_stream.errors import ArchiveError
-from unstable_stream.events import Event, RunFinished, Turn, recorded_structs
+from unstable_stream.events import Event, RunFinished, Turn
 
 
 def _reason(struct: type[msgspec.Struct], field: str) -> str | None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.pages.asyncapi import event_schema, schema_file_name
+from tools.pages.asyncapi import event_schema, recorded_structs, schema_file_name
 from unstable_stream.errors import EventDecodeError, UnknownEventError, UnknownSchemaVersionError
 from unstable_stream.events import (
     EVENT_TYPES,
@@ -27,7 +27,6 @@ from unstable_stream.events import (
     field_description,
     pack_floats,
     pack_tokens,
-    recorded_structs,
     unpack_floats,
     unpack_tokens,
 )

@@ -65,6 +65,4 @@ from unstable_stream.events.codec import EVENT_TYPES as EVENT_TYPES
 from unstable_stream.events.codec import decode_event as decode_event
 from unstable_stream.events.codec import encode_event as encode_event
 from unstable_stream.events.codec import event_type as event_type
-from unstable_stream.events.descriptions import event_schemas as event_schemas
 from unstable_stream.events.descriptions import field_description as field_description
-from unstable_stream.events.descriptions import recorded_structs as recorded_structs

@@ -10,13 +10,9 @@ import functools
 import inspect
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import msgspec
-
-from unstable_stream.events.codec import EVENT_TYPES
-from unstable_stream.events.envelope import Event
 
 _ROLE = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")
 
@@ -32,54 +28,6 @@ def field_description(struct: type[msgspec.Struct], field: str) -> str:
         if field in described:
             return described[field]
     raise KeyError(f"{struct.__name__}.{field} has no docstring under it; write its meaning and unit there")
-
-
-@functools.cache
-def recorded_structs() -> tuple[type[msgspec.Struct], ...]:
-    """Return the event classes and the structs nested in them, in order of first appearance."""
-    found: dict[type[msgspec.Struct], None] = {}
-
-    def look(part: object) -> None:
-        if isinstance(part, msgspec.inspect.StructType):
-            found.setdefault(part.cls)
-            for field in part.fields:
-                look(field.type)
-        elif isinstance(part, msgspec.inspect.Type):
-            for name in part.__struct_fields__:
-                inner = getattr(part, name)
-                for child in inner if isinstance(inner, tuple) else (inner,):
-                    look(child)
-
-    for described in msgspec.inspect.multi_type_info(EVENT_TYPES.values()):
-        look(described)
-    return tuple(found)
-
-
-def event_schemas(
-    events: Iterable[type[Event]], ref_template: str = "#/$defs/{name}"
-) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
-    """Return the JSON Schema of each event class, and the schemas by name that they refer to, all described.
-
-    Args:
-        events: event classes.
-        ref_template: the form of a reference to a named schema.
-    """
-    heads, components = msgspec.json.schema_components(events, ref_template=ref_template)
-    for struct in recorded_structs():
-        schema = components.get(struct.__name__)
-        if schema is None:
-            continue
-        if struct.__doc__:
-            schema["description"] = plain_text(inspect.cleandoc(struct.__doc__), null="null")
-        # A struct that is written as an array has positions instead of names.
-        fields = schema["properties"] if "properties" in schema else schema["prefixItems"]
-        for place, name in enumerate(struct.__struct_fields__):
-            key = name if isinstance(fields, dict) else place
-            fields[key] = {
-                **fields[key],
-                "description": plain_text(field_description(struct, name), null="null"),
-            }
-    return heads, components
 
 
 def plain_text(text: str, null: str = "None") -> str:
