@@ -130,11 +130,7 @@ def match_settings(
     """Return the settings of a run that plays games on fixed seeds and trains nothing."""
     games, backend = options.get("games", 100), options.get("backend", "inline")
     return {
-        "evaluation": {
-            "opponents": opponents,
-            "max_eval_games_per_ckpt": games,
-            "first_last_games": games,
-        },
+        "evaluation": {"opponents": opponents, "max_eval_games_per_ckpt": games, "first_last_games": games},
         "evaluation.seed": options.get("seed", 0),
         "evaluation.votes": options.get("votes", 1),
         "evaluation.best_of": options.get("best_of", 1),

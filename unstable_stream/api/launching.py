@@ -144,10 +144,7 @@ class Launching:
             return await _work(replace(order, on_recorded=self._note_recorded), self._stop)
 
         self._thread = threading.Thread(
-            target=copy_context().run,
-            args=(self._settle, run),
-            name=f"run {order.run_id}",
-            daemon=True,
+            target=copy_context().run, args=(self._settle, run), name=f"run {order.run_id}", daemon=True
         )
         self.run_id = order.run_id
         self._on_recorded, self._recorded = order.on_recorded, False

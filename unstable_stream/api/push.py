@@ -220,13 +220,7 @@ def _check_target(target: Path, place: Place, replace: bool) -> None:
 
 
 def _write(
-    staging: Path,
-    place: Place,
-    config: RunConfig,
-    run_id: str,
-    chosen: Checkpoint,
-    form: Form,
-    name: str,
+    staging: Path, place: Place, config: RunConfig, run_id: str, chosen: Checkpoint, form: Form, name: str
 ) -> ModelCard:
     """Write everything into ``staging`` and return the card. What is quick to refuse comes first."""
 

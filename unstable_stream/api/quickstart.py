@@ -26,10 +26,7 @@ _FOR_VLLM: Final = ("learner.parameters=lora", "learner.learning_rate=3e-3", "al
 
 
 def quickstart(
-    model: str = "tiny-player",
-    *,
-    data: Path | str | None = None,
-    overrides: Sequence[str] = (),
+    model: str = "tiny-player", *, data: Path | str | None = None, overrides: Sequence[str] = ()
 ) -> Run:
     """Return the quickstart's run, checked and not started.
 

@@ -13,12 +13,7 @@ from unstable_stream.extensions.reference import Reference, Spec
 
 
 def build(
-    kind: Kind,
-    spec: Spec,
-    where: str = "",
-    *,
-    given: tuple[Any, ...] = (),
-    calls_functions: bool = False,
+    kind: Kind, spec: Spec, where: str = "", *, given: tuple[Any, ...] = (), calls_functions: bool = False
 ) -> Any:  # the type of the kind, which the kind's owner checks
     """Return a fresh object of a kind.
 

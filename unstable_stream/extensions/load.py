@@ -2,13 +2,7 @@
 
 import sys
 from functools import cache, lru_cache
-from importlib.metadata import (
-    EntryPoint,
-    PackageNotFoundError,
-    entry_points,
-    packages_distributions,
-    version,
-)
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, packages_distributions, version
 from types import ModuleType
 from typing import Any
 

@@ -19,11 +19,7 @@ _PATIENT_S = 15.0  # a service waits for its brokers
 
 @contextlib.asynccontextmanager
 async def opened_log(
-    location: str,
-    file: Path,
-    *,
-    synchronous: Literal["FULL", "NORMAL"] = "FULL",
-    existing: bool = False,
+    location: str, file: Path, *, synchronous: Literal["FULL", "NORMAL"] = "FULL", existing: bool = False
 ) -> AsyncIterator[EventLog]:
     """Open a log for the duration of an ``async with`` block.
 
@@ -59,11 +55,7 @@ async def check_log(location: str, file: Path) -> None:
 
 
 def open_log_at(
-    location: str,
-    file: Path,
-    synchronous: Literal["FULL", "NORMAL"] = "FULL",
-    *,
-    impatient: bool = False,
+    location: str, file: Path, synchronous: Literal["FULL", "NORMAL"] = "FULL", *, impatient: bool = False
 ) -> EventLog:
     """Open a log; the caller closes it.
 

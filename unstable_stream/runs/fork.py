@@ -24,13 +24,7 @@ from unstable_stream.runs.resume import value_at
 from unstable_stream.runs.starts import run_events
 
 _log = get_logger(__name__)
-_KEPT_KEYS = (
-    "model_fingerprint",
-    "seed",
-    "lora",
-    "learner.parameters",
-    "learner.initial_lora_path",
-)
+_KEPT_KEYS = ("model_fingerprint", "seed", "lora", "learner.parameters", "learner.initial_lora_path")
 """The configuration keys that a checkpoint depends on, beside what trained models play and began with."""
 
 

@@ -120,10 +120,7 @@ GAMES = (
             _MODELS,
             Column("winner", "VARCHAR", "Winning models, joined by ` + ` if several; NULL: a draw.", _winner),
             Column(
-                "rewards",
-                "DOUBLE[]",
-                "Final rewards in seat order.",
-                lambda e: [s.reward for s in e.seats],
+                "rewards", "DOUBLE[]", "Final rewards in seat order.", lambda e: [s.reward for s in e.seats]
             ),
         ],
     ),
@@ -251,11 +248,7 @@ TRAINING = (
                 renamed={"event_id": "trajectory_id"},
                 texts={"event_id": "The trajectory."},
             ),
-            *columns_of(
-                Turn,
-                of="item",
-                computed=_token_counts("item."),
-            ),
+            *columns_of(Turn, of="item", computed=_token_counts("item.")),
         ),
         items_of("turns"),
     ),
@@ -275,10 +268,7 @@ TRAINING = (
         computed=[
             Column("trained_steps", "INTEGER", "Steps in the batch.", lambda e: len(e.step_ids)),
             Column(
-                "dropped_steps",
-                "INTEGER",
-                "Steps dropped since the last update.",
-                lambda e: len(e.dropped),
+                "dropped_steps", "INTEGER", "Steps dropped since the last update.", lambda e: len(e.dropped)
             ),
         ],
     ),

@@ -17,11 +17,7 @@ from unstable_stream.archive.opening import open_archive
 from unstable_stream.archive.store import Connection
 from unstable_stream.errors import ArchiveError
 from unstable_stream.events.run_ids import LATEST
-from unstable_stream.history.hindsight.relations import (
-    DESCRIPTIONS,
-    RELATIONS,
-    SUMMARIES,
-)
+from unstable_stream.history.hindsight.relations import DESCRIPTIONS, RELATIONS, SUMMARIES
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 
 _NAMED = 8

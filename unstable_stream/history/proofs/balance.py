@@ -256,8 +256,7 @@ def _use_problems(ledger: Ledger, undecodable: Set[str]) -> Iterator[Problem]:
             if before != ABSENT:
                 earlier = ledger.where(users[before].kind, users[before].slot)
                 yield Problem(
-                    "step trained or dropped twice",
-                    f"{where}: step {name} was consumed at {earlier} already",
+                    "step trained or dropped twice", f"{where}: step {name} was consumed at {earlier} already"
                 )
             if slot >= 0:
                 used_by[slot] = number

@@ -348,14 +348,7 @@ class KafkaLog:
             return await open_reader(self._cluster, group, self._session_timeout_s, assignor), assignor
 
         consumer = KafkaConsumer(
-            parts,
-            *await read(),
-            list(found),
-            group,
-            start,
-            self._open.discard,
-            read,
-            self._standstill_s,
+            parts, *await read(), list(found), group, start, self._open.discard, read, self._standstill_s
         )
         self._open.add(consumer)
         if group is None:

@@ -23,14 +23,7 @@ from unstable_stream.log.kafka.errors import FENCED, translated
 from unstable_stream.log.kafka.records import RecordBatch, pack, prepare
 from unstable_stream.log.kafka.sending import Sender
 from unstable_stream.log.kafka.topics import KafkaTopics
-from unstable_stream.log.port import (
-    EventLog,
-    Positions,
-    Record,
-    TopicPartition,
-    TopicSpec,
-    partition_for_key,
-)
+from unstable_stream.log.port import EventLog, Positions, Record, TopicPartition, TopicSpec, partition_for_key
 from unstable_stream.log.reading import TopicReader, settled_ends
 from unstable_stream.log.topic_drift import check_partition
 

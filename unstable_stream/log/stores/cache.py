@@ -65,10 +65,7 @@ class HostCache:
 
     @contextlib.contextmanager
     def fetched(
-        self,
-        address: str,
-        is_whole: Callable[[Path], bool],
-        fetch: Callable[[Path], None],
+        self, address: str, is_whole: Callable[[Path], bool], fetch: Callable[[Path], None]
     ) -> Iterator[Path]:
         """Give the directory of an address, and keep it until the caller is done.
 

@@ -66,13 +66,7 @@ class InlineServices:
     :class:`~unstable_stream.services.launch.supervisor.Supervisor`.
     """
 
-    def __init__(
-        self,
-        log: EventLog,
-        run: RunContext,
-        model_path: str,
-        placement: Placement,
-    ) -> None:
+    def __init__(self, log: EventLog, run: RunContext, model_path: str, placement: Placement) -> None:
         """Take a ``log`` that all services share and the caller closes."""
         self._placement = placement
         self._event_log = log

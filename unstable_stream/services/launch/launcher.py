@@ -27,10 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from unstable_stream.console import get_logger
 from unstable_stream.errors import ConfigError, FencedError, ServiceError, UnstableStreamError
-from unstable_stream.events import (
-    CollapseWarning,
-    RunStarted,
-)
+from unstable_stream.events import CollapseWarning, RunStarted
 from unstable_stream.inference.base_model import is_snapshot, model_directory, model_here, resolve_model
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import readable_events
@@ -254,11 +251,7 @@ async def _record(
 
 
 def _services(
-    log: EventLog,
-    run: RunContext,
-    model_path: str,
-    plan: _Plan,
-    here: Placement | None,
+    log: EventLog, run: RunContext, model_path: str, plan: _Plan, here: Placement | None
 ) -> "InlineServices | RayServices":
     if run.config.backend == "inline":
         assert here is not None

@@ -47,13 +47,7 @@ from unstable_stream.services.streams.partition_state import (
 )
 from unstable_stream.services.streams.processor import KeepsState, ProcessorSpec, group_of
 from unstable_stream.services.streams.run_configs import RunDirectory
-from unstable_stream.services.streams.snapshots import (
-    POSITION,
-    SnapshotPace,
-    run_name,
-    scope_of,
-    unpack,
-)
+from unstable_stream.services.streams.snapshots import POSITION, SnapshotPace, run_name, scope_of, unpack
 
 _REOPEN_AFTER_S: Final = 3.0
 """Seconds to wait before opening a lost partition again. The new host may know of the move this much earlier

@@ -13,13 +13,7 @@ from unstable_stream.events import Event
 from unstable_stream.log.port import Record, StoredRecord, TopicPartition
 from unstable_stream.log.records import record_from_event
 from unstable_stream.services.streams.processor import HasRest, KeepsState, Processor
-from unstable_stream.services.streams.snapshots import (
-    POSITION,
-    SinceSnapshot,
-    SnapshotPace,
-    pack,
-    run_name,
-)
+from unstable_stream.services.streams.snapshots import POSITION, SinceSnapshot, SnapshotPace, pack, run_name
 
 Decoded = tuple[StoredRecord, Event | EventError | None]
 """A record with its event, or its decoding error; ``None``: it is of another run."""

@@ -153,10 +153,7 @@ class Collector:
         """The number of steps quarantined before the last update, or before the start."""
         self._restored = False
         self._reports = CollectorReports(
-            run_id,
-            lambda: self._engines,
-            lambda: self._schedule.snapshot() if self._restored else {},
-            gpus,
+            run_id, lambda: self._engines, lambda: self._schedule.snapshot() if self._restored else {}, gpus
         )
 
     async def collect(self, log: EventLog, stop: asyncio.Event) -> None:

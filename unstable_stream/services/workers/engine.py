@@ -5,12 +5,7 @@ from typing import Final, Protocol
 from unstable_stream.extensions import KINDS, build
 from unstable_stream.inference.base_model import resolve_model
 from unstable_stream.inference.cores import available_cores, fastest_on_cpu
-from unstable_stream.inference.engine import (
-    AdapterResult,
-    Engine,
-    EngineStats,
-    ProvesAdapters,
-)
+from unstable_stream.inference.engine import AdapterResult, Engine, EngineStats, ProvesAdapters
 from unstable_stream.inference.fetched_adapters import FetchingEngine
 from unstable_stream.runs.config import EngineExtensionConfig, RunConfig, VllmEngineConfig
 from unstable_stream.runs.placement import Share

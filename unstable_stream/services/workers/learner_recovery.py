@@ -134,10 +134,7 @@ class Recovery:
             algorithm = await self._train_again(again, newest, directory, steps_from)  # 7
         if self.learner.step:
             _logger.info(
-                "restored",
-                update=self.learner.step,
-                trained_again=len(again),
-                whole_history=saved is None,
+                "restored", update=self.learner.step, trained_again=len(again), whole_history=saved is None
             )
         await check_offsets(self.log, state.draw_positions, expiring=True)
         await self._fold_games(known, starts)  # 8

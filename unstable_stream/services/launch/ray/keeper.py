@@ -133,12 +133,7 @@ def main() -> int:
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     os.environ[_NO_HANDLER] = "1"
-    from unstable_stream.services.launch.ray.cluster import (
-        cluster_machines,
-        reserve,
-        start_local,
-        stop_local,
-    )
+    from unstable_stream.services.launch.ray.cluster import cluster_machines, reserve, start_local, stop_local
 
     del os.environ[_NO_HANDLER]
     try:

@@ -65,10 +65,7 @@ def _cancellable(request: Request) -> Iterator[tuple[str, Cancel]]:
 def rows(site: Site, shelf: Shelf, request: Request) -> Response:
     """Return the first thousand rows as JSON, or one line that says what is wrong."""
     try:
-        with (
-            _cancellable(request) as (sql, end),
-            stream(shelf.archive, sql, cancel=end) as result,
-        ):
+        with _cancellable(request) as (sql, end), stream(shelf.archive, sql, cancel=end) as result:
             found = [[_plain(value) for value in row] for row in islice(result.rows, _SHOWN + 1)]
     except (ArchiveError, ConfigError) as error:
         return Response(str(error), 400, media_type="text/plain")
