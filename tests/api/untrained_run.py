@@ -16,7 +16,7 @@ def record_untrained_run(place: Place, run_id: str) -> None:
     )
 
     async def record() -> None:
-        async with place.made_log() as log:
+        async with place.opened_log() as log:
             await start_run(log, config, run_id)
             await log.append([record_from_event(initial_checkpoint(config, run_id))])
 

@@ -1,7 +1,7 @@
 """A place: the data directory and the event log that a call works on. Every call is told both in one way."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -84,32 +84,11 @@ class Place:
 
     def ask_log(self, question: Callable[[EventLog], Awaitable[T]]) -> T:
         """Ask the log, opened as by :meth:`opened_log`, and return the answer; for callers without a loop."""
-
-        async def ask() -> T:
-            async with self.opened_log() as log:
-                return await question(log)
-
-        return wait_for(ask())
+        return wait_for(_answered(self.opened_log(), question))
 
     def ask_history(self, question: Callable[[EventLog], Awaitable[T]]) -> T:
         """Ask history, opened as by :meth:`opened_history`, and return the answer."""
-
-        async def ask() -> T:
-            async with self.opened_history() as log:
-                return await question(log)
-
-        return wait_for(ask())
-
-    @asynccontextmanager
-    async def made_log(self) -> AsyncIterator[EventLog]:
-        """Open the log, made if need be, and close it.
-
-        Raises:
-            ArchiveError: the data directory is an export.
-        """
-        self.data.refuse_export()
-        async with opened_log(self.log, self.data.log) as log:
-            yield log
+        return wait_for(_answered(self.opened_history(), question))
 
     def allowed_code(
         self, run_id: str, allow_code: Sequence[str] | None, config: "RunConfig", recorded: "RunConfig"
@@ -150,3 +129,10 @@ class Place:
             return  # whoever needs the archive is told what is wrong with it
         if dropped is not None:
             raise dropped
+
+
+async def _answered(
+    opened: AbstractAsyncContextManager[EventLog], question: Callable[[EventLog], Awaitable[T]]
+) -> T:
+    async with opened as log:
+        return await question(log)

@@ -11,6 +11,7 @@ from unstable_stream.api.place import Place
 from unstable_stream.errors import EventLogError, RunError, UnknownTopicError
 from unstable_stream.events import EVENT_TYPES
 from unstable_stream.log import topic_drift, topics
+from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog, TopicPartition, TopicSpec, Trimmable
 from unstable_stream.log.port import StoredRecord as StoredRecord
 from unstable_stream.log.records import json_object
@@ -98,7 +99,8 @@ def create_topics(place: Place, *, alter: bool = False) -> Created:
     declared = topics.load_topics()
 
     async def work() -> Created:
-        async with place.made_log() as log:
+        place.data.refuse_export()
+        async with opened_log(place.log, place.data.log) as log:
             drift = topic_drift.find_drift(declared, await log.topic_settings())
             await topic_drift.create_declared_topics(log, declared)
             different = {

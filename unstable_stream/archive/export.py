@@ -19,6 +19,7 @@ from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.dropping import find_archived_run
 from unstable_stream.archive.exported import ExportedTable, Manifest
 from unstable_stream.archive.opening import open_archive
+from unstable_stream.archive.store import quoted
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.view_files import load_views
 from unstable_stream.errors import ArchiveError
@@ -140,10 +141,9 @@ def _write(
     exported = {}
     for name in names:
         path = directory / f"{name}.parquet"
-        quoted = str(path).replace("'", "''")
         copied = connection.execute(
             f'COPY (SELECT {with_plain_json(connection, name)} FROM "{name}" '
-            f"WHERE run_id = getvariable('run')) TO '{quoted}' "
+            f"WHERE run_id = getvariable('run')) TO {quoted(path)} "
             f"(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {_ROW_GROUP_ROWS})"
         )
         ((rows,),) = copied.fetchall()
@@ -228,10 +228,9 @@ def export_batches(
                 raise ArchiveError(f"{target} has {there[0]} already; replace such files with --force")
             rows = f"SELECT {with_plain_json(connection, 'exported_batches')} FROM exported_batches"
             for (update,), name in zip(updates, files, strict=True):
-                quoted = str(partial / name).replace("'", "''")
                 connection.execute(
                     f"COPY ({rows} WHERE update = {update:d} ORDER BY batch_position) "
-                    f"TO '{quoted}' ({_BATCH_OPTIONS[file_format]})"
+                    f"TO {quoted(partial / name)} ({_BATCH_OPTIONS[file_format]})"
                 )
         target.mkdir(exist_ok=True)
         for name in files:

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from unstable_stream.archive.batch import EVENTS
-from unstable_stream.archive.store import SCHEMA_VERSION, Connection, in_memory
+from unstable_stream.archive.store import SCHEMA_VERSION, Connection, in_memory, quoted
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.tables.declare import TableDefinition
 from unstable_stream.errors import ArchiveError
@@ -55,7 +55,7 @@ def open_export(directory: Path, *, files: bool = False) -> Connection:
         ArchiveError: it is no whole export with the table ``events``, or of a newer version of the package.
     """
     manifest = _read_manifest(directory)
-    paths = {name: str((directory / Path(t.file).name).absolute()) for name, t in manifest.tables.items()}
+    paths = {name: quoted(directory / Path(each.file).name) for name, each in manifest.tables.items()}
     with in_memory(directory, files=files) as connection:
         for table in (EVENTS, *TABLES):
             if table.name in paths:  # else of an older package, which had no such rows
@@ -67,7 +67,7 @@ def open_export(directory: Path, *, files: bool = False) -> Connection:
                 topic, partition, first, last = found.groups()
                 row = [manifest.log_ids[0], topic, int(partition), int(first), int(last) + 1]
                 connection.execute("INSERT INTO missing_records VALUES (?, ?, ?, ?, ?, NULL)", row)
-        connection.execute(f"SET allowed_paths = [{', '.join(map(_quoted, paths.values()))}]")
+        connection.execute(f"SET allowed_paths = [{', '.join(paths.values())}]")
     return connection
 
 
@@ -100,17 +100,13 @@ def _read_manifest(directory: Path) -> Manifest:
 
 
 def _view(connection: Connection, table: TableDefinition, path: str) -> str:
-    rows = f"FROM read_parquet({_quoted(path)})"
+    rows = f"FROM read_parquet({path})"
     there = {row[0] for row in connection.execute(f"DESCRIBE {rows}").fetchall()}
     columns = [
         f"{column.quoted if column.name in there else 'NULL'}::{column.sql_type} AS {column.quoted}"
         for column in table.columns
     ]
     return f'CREATE VIEW "{table.name}" AS SELECT {", ".join(columns)} {rows}'
-
-
-def _quoted(path: str) -> str:
-    return "'" + path.replace("'", "''") + "'"
 
 
 _RANGE: Final = re.compile(r"(.+)\[(\d+)\]@(\d+) to (\d+)")

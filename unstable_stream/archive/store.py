@@ -205,9 +205,10 @@ def copy_archive(path: Path, target: Path) -> None:
         shutil.copyfile(path, target)
 
 
-def _quoted(path: Path) -> str:
+def quoted(path: Path) -> str:
+    """Return a path as a text of SQL."""
     # Absolute: DuckDB takes what is before a colon for the name of an extension to load.
-    return str(path.absolute()).replace("'", "''")
+    return "'" + str(path.absolute()).replace("'", "''") + "'"
 
 
 class WritableArchive:
@@ -234,9 +235,8 @@ class WritableArchive:
             ArchiveError: it is not an archive, or a newer version of the package wrote it.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        name = _quoted(self.path)
         # The row group size can only be given when attaching.
-        attach = f"ATTACH '{name}' AS {_NAME} (ROW_GROUP_SIZE {_ROW_GROUP_ROWS})"
+        attach = f"ATTACH {quoted(self.path)} AS {_NAME} (ROW_GROUP_SIZE {_ROW_GROUP_ROWS})"
         _retry_while_held(self.path, lambda: self._engine.execute(attach))
         try:
             self._engine.execute(f"USE {_NAME}")
@@ -269,13 +269,13 @@ class WritableArchive:
         """
         renewed = self.path.with_name(f"{self.path.name}.new")
         log_of_renewed = renewed.with_name(f"{renewed.name}.wal")
-        quoted = _quoted(renewed)
         try:
             with self.held() as connection:
                 connection.execute("CHECKPOINT")
                 for left in (renewed, log_of_renewed):
                     left.unlink(missing_ok=True)
-                connection.execute(f"ATTACH '{quoted}' AS {_RENEWED} (ROW_GROUP_SIZE {_ROW_GROUP_ROWS})")
+                attach = f"ATTACH {quoted(renewed)} AS {_RENEWED} (ROW_GROUP_SIZE {_ROW_GROUP_ROWS})"
+                connection.execute(attach)
                 connection.execute(f"USE {_RENEWED}")
                 ensure_schema(connection, renewed)
                 done = fill(connection)

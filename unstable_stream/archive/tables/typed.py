@@ -8,6 +8,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
 
+from unstable_stream import events
 from unstable_stream.archive.tables.declare import (
     Column,
     Item,
@@ -16,38 +17,10 @@ from unstable_stream.archive.tables.declare import (
     items_of,
     table_of,
 )
-from unstable_stream.events import (
-    Action,
-    AdapterProof,
-    Checkpoint,
-    CollapseWarning,
-    DroppedStep,
-    EnginesChanged,
-    EnginesWanted,
-    GameAbandoned,
-    GameOutcome,
-    GameStarted,
-    LearnerUpdate,
-    Metrics,
-    PartChanged,
-    Rating,
-    RecordRejected,
-    RunFinished,
-    RunResumed,
-    RunStarted,
-    Seat,
-    SeatResult,
-    Step,
-    StepsDropped,
-    Trajectory,
-    Turn,
-    are_partners,
-    event_type,
-    packed_length,
-)
+from unstable_stream.events import are_partners, event_type, packed_length
 
 
-def seat_result(seat: SeatResult, seats: tuple[SeatResult, ...]) -> str:
+def seat_result(seat: events.SeatResult, seats: tuple[events.SeatResult, ...]) -> str:
     """Return ``win``, ``draw`` or ``loss`` for one seat.
 
     Best rank and somebody ranked worse is a win (so a whole team can win), all ranks equal is a draw. Alone
@@ -60,12 +33,12 @@ def seat_result(seat: SeatResult, seats: tuple[SeatResult, ...]) -> str:
     return "win" if seat.rank == min(other.rank for other in seats) else "loss"
 
 
-def _winner(outcome: GameOutcome) -> str | None:
+def _winner(outcome: events.GameOutcome) -> str | None:
     winners = [seat.model_uid for seat in outcome.seats if seat_result(seat, outcome.seats) == "win"]
     return " + ".join(winners) or None
 
 
-def _models(event: GameStarted | GameOutcome) -> list[str]:
+def _models(event: events.GameStarted | events.GameOutcome) -> list[str]:
     return [seat.model_uid for seat in event.seats]
 
 
@@ -91,30 +64,30 @@ GAMES = (
     table_of(
         "game_starts",
         "Games decided on, one row each.",
-        GameStarted,
+        events.GameStarted,
         renamed={"occurred_at_ms": "started_at"},
         computed=[_MODELS],
     ),
     TableDefinition(
         "planned_seats",
         "Who was to play each seat, one row per game and seat, also of games that never finished.",
-        (GameStarted,),
+        (events.GameStarted,),
         (
-            *columns_of(GameStarted, of="event", only=("run_id", "game_id", "split", "env_id")),
-            *columns_of(Seat, of="item"),
+            *columns_of(events.GameStarted, of="event", only=("run_id", "game_id", "split", "env_id")),
+            *columns_of(events.Seat, of="item"),
         ),
         items_of("seats"),
     ),
     table_of(
         "game_abandonments",
         "Games given up, one row each.",
-        GameAbandoned,
+        events.GameAbandoned,
         renamed={"occurred_at_ms": "abandoned_at"},
     ),
     table_of(
         "game_outcomes",
         "Finished games, one row each; the view `games` adds those in flight and abandoned.",
-        GameOutcome,
+        events.GameOutcome,
         renamed={"occurred_at_ms": "finished_at"},
         computed=[
             _MODELS,
@@ -127,10 +100,10 @@ GAMES = (
     TableDefinition(
         "seats",
         "How each seat of a finished game did, one row per game and seat.",
-        (GameOutcome,),
+        (events.GameOutcome,),
         (
-            *columns_of(GameOutcome, of="event", only=("run_id", "game_id", "split", "env_id")),
-            *columns_of(SeatResult, of="item"),
+            *columns_of(events.GameOutcome, of="event", only=("run_id", "game_id", "split", "env_id")),
+            *columns_of(events.SeatResult, of="item"),
             Column(
                 "opponent",
                 "VARCHAR",
@@ -163,7 +136,10 @@ GAMES = (
                 lambda row: row.event.no_answers.get(row.item.seat, 0),
             ),
             *columns_of(
-                GameOutcome, of="event", only=("occurred_at_ms",), renamed={"occurred_at_ms": "finished_at"}
+                events.GameOutcome,
+                of="event",
+                only=("occurred_at_ms",),
+                renamed={"occurred_at_ms": "finished_at"},
             ),
         ),
         items_of("seats"),
@@ -171,11 +147,11 @@ GAMES = (
     TableDefinition(
         "actions",
         "Every move of every finished game, fixed opponents' included; with the seed it replays the game.",
-        (GameOutcome,),
+        (events.GameOutcome,),
         (
-            *columns_of(GameOutcome, of="event", only=("run_id", "game_id")),
+            *columns_of(events.GameOutcome, of="event", only=("run_id", "game_id")),
             Column("game_turn", "INTEGER", "0-based among the game's moves.", "place"),
-            *columns_of(Action, of="item"),
+            *columns_of(events.Action, of="item"),
             Column(
                 "finish_reason",
                 "VARCHAR",
@@ -189,15 +165,15 @@ GAMES = (
 )
 
 
-def _fates(update: LearnerUpdate | StepsDropped) -> list[Item]:
-    if isinstance(update, StepsDropped):
+def _fates(update: events.LearnerUpdate | events.StepsDropped) -> list[Item]:
+    if isinstance(update, events.StepsDropped):
         return [Item(update, dropped, -1) for dropped in update.dropped]
     trained = [Item(update, step, index) for index, step in enumerate(update.step_ids)]
     return trained + [Item(update, dropped, -1) for dropped in update.dropped]
 
 
 def _was_dropped(row: Item) -> bool:
-    return isinstance(row.item, DroppedStep)
+    return isinstance(row.item, events.DroppedStep)
 
 
 def _token_counts(of: str = "") -> list[Column]:
@@ -217,7 +193,7 @@ TRAINING = (
     table_of(
         "trajectories",
         "One seat's view of one finished game, for every seat a language model played.",
-        Trajectory,
+        events.Trajectory,
         renamed={"event_id": "trajectory_id", "occurred_at_ms": "finished_at"},
         texts={"event_id": "The trajectory."},
         computed=[
@@ -239,23 +215,23 @@ TRAINING = (
     TableDefinition(
         "turns",
         "Every decision of a language model: what it saw, was given and said.",
-        (Trajectory,),
+        (events.Trajectory,),
         (
             *columns_of(
-                Trajectory,
+                events.Trajectory,
                 of="event",
                 only=("event_id", "run_id", "game_id", "seat"),
                 renamed={"event_id": "trajectory_id"},
                 texts={"event_id": "The trajectory."},
             ),
-            *columns_of(Turn, of="item", computed=_token_counts("item.")),
+            *columns_of(events.Turn, of="item", computed=_token_counts("item.")),
         ),
         items_of("turns"),
     ),
     table_of(
         "steps",
         "Trainable turns with their rewards; the tokens are in `turns` (trajectory_id, turn_index).",
-        Step,
+        events.Step,
         renamed={"event_id": "step_id"},
         texts={"event_id": "The step.", "occurred_at_ms": "UTC, of the game's end."},
         computed=_token_counts(),
@@ -263,7 +239,7 @@ TRAINING = (
     table_of(
         "updates",
         "Learner updates, one row each.",
-        LearnerUpdate,
+        events.LearnerUpdate,
         texts={"metrics": "Name to value, e.g. `metrics['grad_norm']`; see docs/reference/metrics.md."},
         computed=[
             Column("trained_steps", "INTEGER", "Steps in the batch.", lambda e: len(e.step_ids)),
@@ -275,10 +251,10 @@ TRAINING = (
     TableDefinition(
         "update_steps",
         "What became of each step: one row per step that an update or a `steps-dropped` event names.",
-        (LearnerUpdate, StepsDropped),
+        (events.LearnerUpdate, events.StepsDropped),
         (
             *columns_of(
-                LearnerUpdate,
+                events.LearnerUpdate,
                 of="event",
                 only=("run_id", "model", "update"),
                 texts={"update": "The update that names it, or the next one after it was found lost."},
@@ -288,7 +264,7 @@ TRAINING = (
                 "VARCHAR",
                 "",
                 lambda row: row.item.step_id if _was_dropped(row) else row.item,
-                fields=((DroppedStep, "step_id"),),
+                fields=((events.DroppedStep, "step_id"),),
             ),
             Column(
                 "fate",
@@ -303,7 +279,7 @@ TRAINING = (
                 "`expired`: the log deleted it before an update could use it; `unreadable`: its trajectory "
                 "could not be decoded; NULL if trained.",
                 lambda row: row.item.reason if _was_dropped(row) else None,
-                fields=((DroppedStep, "reason"),),
+                fields=((events.DroppedStep, "reason"),),
             ),
             Column(
                 "batch_position",
@@ -317,16 +293,18 @@ TRAINING = (
     table_of(
         "collapse_warnings",
         "Signs of a collapse, one row each; see docs/explanation/collapse.md.",
-        CollapseWarning,
+        events.CollapseWarning,
     ),
-    table_of("checkpoints", "Saved policies, one row each.", Checkpoint),
+    table_of("checkpoints", "Saved policies, one row each.", events.Checkpoint),
     table_of(
-        "adapter_proofs", "Engines' proofs of the adapters that they loaded: one row per load.", AdapterProof
+        "adapter_proofs",
+        "Engines' proofs of the adapters that they loaded: one row per load.",
+        events.AdapterProof,
     ),
 )
 
 
-def _values(event: Metrics) -> list[Item]:
+def _values(event: events.Metrics) -> list[Item]:
     return [Item(event, item, index) for index, item in enumerate(event.values.items())]
 
 
@@ -334,40 +312,42 @@ OPERATIONS = (
     table_of(
         "run_events",
         "Starts, resumptions and ends of runs; the view `runs` has one row per run.",
-        RunStarted,
-        RunResumed,
-        RunFinished,
+        events.RunStarted,
+        events.RunResumed,
+        events.RunFinished,
         computed=[Column("type", "VARCHAR", "`run-started`, `run-resumed` or `run-finished`.", event_type)],
     ),
     table_of(
         "engine_changes",
         "Engines that came and went, and how many a person wanted.",
-        EnginesWanted,
-        EnginesChanged,
+        events.EnginesWanted,
+        events.EnginesChanged,
         computed=[Column("type", "VARCHAR", "`engines-wanted` or `engines-changed`.", event_type)],
     ),
     table_of(
         "part_changes",
         "Where learner and rollout workers ran; the view `where_it_ran` has the engines, too.",
-        PartChanged,
+        events.PartChanged,
     ),
-    table_of("ratings", "Every rating ever given: one row per rated game, environment and model.", Rating),
+    table_of(
+        "ratings", "Every rating ever given: one row per rated game, environment and model.", events.Rating
+    ),
     TableDefinition(
         "metrics",
         "Everything measured: one row per name.",
-        (Metrics,),
+        (events.Metrics,),
         (
-            *columns_of(Metrics, of="event", only=("run_id", "source", "update")),
+            *columns_of(events.Metrics, of="event", only=("run_id", "source", "update")),
             Column("name", "VARCHAR", "E.g. `collection-SimpleTak-v0-train/win-rate`.", lambda r: r.item[0]),
             Column("value", "DOUBLE", "In the unit of docs/reference/metrics.md.", lambda r: r.item[1]),
-            *columns_of(Metrics, of="event", only=("occurred_at_ms",)),
+            *columns_of(events.Metrics, of="event", only=("occurred_at_ms",)),
         ),
         _values,
     ),
     table_of(
         "dead_letters",
         "Records a consumer could not accept.",
-        RecordRejected,
+        events.RecordRejected,
         texts={
             "run_id": "The consumer's run; empty if it serves all.",
             "offset": "Offset of the record; reserved in SQL, write it in double quotes.",

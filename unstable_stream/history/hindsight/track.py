@@ -6,8 +6,7 @@ before, in the run or in a back-fill that was interrupted, is left out.
 """
 
 import asyncio
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +17,7 @@ from unstable_stream.events.id_sets import digest
 from unstable_stream.log.port import TopicPartition
 from unstable_stream.log.reading import readable_events
 from unstable_stream.services.streams.ordered_history import History, RecordFilter, Slice, merged
-from unstable_stream.services.streams.trackers import Received, RunTracker
+from unstable_stream.services.streams.trackers import Received, RunTracker, tell
 
 _TOPICS: Final = (*MetricsProcessor.inputs, Metrics.TOPIC, RunStarted.TOPIC)
 _LOOK_EVERY_S: Final = 2.0
@@ -120,24 +119,14 @@ class _Feed:
             if known in self._known:
                 self.done.known += 1
                 continue
-            self._log(event)
+            try:
+                tell(self._tracker, event)
+            except OSError as error:
+                raise RunError(
+                    f"the tracker cannot write: {error}; make room, or name another --directory, and run it "
+                    "again: it goes on where it was"
+                ) from error
             self._known.add(known)
             new.append(event.event_id)
         self.done.given += len(new)
         self._received.add(new)
-
-    def _log(self, event: Metrics) -> None:
-        values: Mapping[str, float] = event.values
-        try:
-            self._tracker.log(
-                {name: value for name, value in values.items() if math.isfinite(value)},
-                run_id=event.run_id,
-                source=event.source,
-                step=event.update,
-                time_ms=event.occurred_at_ms,
-            )
-        except OSError as error:
-            raise RunError(
-                f"the tracker cannot write: {error}; make room, or name another --directory, and run it "
-                "again: it goes on where it was"
-            ) from error

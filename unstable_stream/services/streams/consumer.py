@@ -182,26 +182,26 @@ class _Loop:
     pace: Pace
 
     def __post_init__(self) -> None:
-        self._assigned_at = _now()
+        self._assigned_at = loop_time()
         """The last time this member had a partition."""
 
     async def run(self, ends: Positions | None, on_ready: Callable[[], None]) -> None:
         """Repeat the round until ``stop``, or until the positions ``ends``."""
-        ready, moved_at = False, _now()
+        ready, moved_at = False, loop_time()
         while not self.stop.is_set() or self.drain:
             if self.stop.is_set() and ends is None:
-                ends, moved_at = await offsets_of(self.log.high_watermarks, self.topics), _now()
+                ends, moved_at = await offsets_of(self.log.high_watermarks, self.topics), loop_time()
             records = await self._gather(_DRAIN_S if ends is not None else self.pace.wait_s)
             await self.sink.process(records, self._read_up_to())
             if self.stop.is_set() and not self.drain:
                 return  # the sink may not have processed the whole batch, so it must not flush
             if self.consumer.assignment():
-                self._assigned_at = _now()
-            if not ready and (self.consumer.assignment() or _now() - self._assigned_at >= JOIN_S):
+                self._assigned_at = loop_time()
+            if not ready and (self.consumer.assignment() or loop_time() - self._assigned_at >= JOIN_S):
                 ready = True
                 on_ready()
             if records:
-                moved_at = _now()
+                moved_at = loop_time()
             else:
                 await self.sink.flush(self._read_up_to())
             if ends is None:
@@ -211,7 +211,7 @@ class _Loop:
                 return
             if not records:
                 await self._look_for_deleted()
-                self._lose_patience(ends, _now() - moved_at)
+                self._lose_patience(ends, loop_time() - moved_at)
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -318,5 +318,6 @@ def _at(record: StoredRecord) -> TopicPartition:
     return TopicPartition(record.topic, record.partition)
 
 
-def _now() -> float:
+def loop_time() -> float:
+    """Return the time of the running loop, seconds."""
     return asyncio.get_running_loop().time()

@@ -34,7 +34,7 @@ from unstable_stream.log.reading import of_run
 from unstable_stream.log.records import event_from_record, source_header
 from unstable_stream.log.saved_state import UnusableStateError
 from unstable_stream.log.topic_drift import WHEN_OPENED, partitions_changed
-from unstable_stream.services.streams.consumer import is_processed, read_partition
+from unstable_stream.services.streams.consumer import is_processed, loop_time, read_partition
 from unstable_stream.services.streams.dead_letters import DeadLetters
 from unstable_stream.services.streams.partition_state import (
     QUARANTINED,
@@ -133,7 +133,7 @@ class FoldSink:
         if lost:
             _log.info("partitions closed", group=self.group, partitions=[*map(str, sorted(lost))])
         self._fenced_at = {at: when for at, when in self._fenced_at.items() if at in assigned}
-        reopened_before = _now() - self._reopen_after_s
+        reopened_before = loop_time() - self._reopen_after_s
         gained = [
             at
             for at in sorted(assigned - self._open.keys())
@@ -224,7 +224,7 @@ class FoldSink:
             for record, reason, reported in rejected
             for letter in self._letters.about(record, reason, warn=not reported)
         ]
-        await self._commit(partition, outputs, letters, moved=True, save=state.since.is_due(_now()))
+        await self._commit(partition, outputs, letters, moved=True, save=state.since.is_due(loop_time()))
 
     async def _fold(
         self, partition: _Partition, records: Sequence[StoredRecord]
@@ -233,7 +233,7 @@ class FoldSink:
         run_ids = {event.run_id: None for _, event in decoded if isinstance(event, Event)}
         await self._runs.learn(run_ids)
         await self._ensure_folds(partition, run_ids)
-        return partition.state.fold(decoded, _now())
+        return partition.state.fold(decoded, loop_time())
 
     def _decode(self, record: StoredRecord) -> Event | EventError | None:
         # The header saves decoding records of other runs. A record without the header is decoded.
@@ -301,7 +301,7 @@ class FoldSink:
         """
         for at, partition in list(self._open.items()):
             state = partition.state
-            due, moved = state.since.is_due(_now()), state.next_offset < read_up_to.get(at, 0)
+            due, moved = state.since.is_due(loop_time()), state.next_offset < read_up_to.get(at, 0)
             state.next_offset = max(state.next_offset, read_up_to.get(at, 0))
             # If no record came since the snapshot, it is one of this position too.
             save = due or (moved and not state.since.records)
@@ -432,7 +432,7 @@ class FoldSink:
         group, and the two would take the partition from each other for ever.
         """
         await self._close(self._open.pop(at))
-        before, now = self._fenced_at.get(at), _now()
+        before, now = self._fenced_at.get(at), loop_time()
         if before is not None and now - before < _UNEXPLAINED_WITHIN_S:
             raise FencedError(
                 f"{self.group}: {at} is assigned to this host, yet another keeps taking it over. "
@@ -441,7 +441,3 @@ class FoldSink:
             ) from error
         self._fenced_at[at] = now
         _log.info("partition taken over by another host", group=self.group, partition=str(at))
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

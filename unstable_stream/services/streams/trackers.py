@@ -10,6 +10,7 @@ again what the tracker has already.
 import asyncio
 import inspect
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -126,6 +127,14 @@ def build_tracker(spec: Spec, directory: Path, where: str = "trackers") -> RunTr
     return cast(RunTracker, tracker)
 
 
+def tell(tracker: RunTracker, event: Metrics) -> None:
+    """Give a tracker the numbers of an event; what is not finite is left out."""
+    values = {name: value for name, value in event.values.items() if math.isfinite(value)}
+    tracker.log(
+        values, run_id=event.run_id, source=event.source, step=event.update, time_ms=event.occurred_at_ms
+    )
+
+
 def _tracker_plugin(name: str, make: Callable[[], RunTracker], received: Received) -> Plugin:
     """Return a plug-in that passes every metric of the log to the tracker from ``make``, and notes it."""
 
@@ -134,13 +143,7 @@ def _tracker_plugin(name: str, make: Callable[[], RunTracker], received: Receive
             self._tracker = make()
 
         def handle(self, event: Metrics, context: Context) -> None:
-            self._tracker.log(
-                dict(event.values),
-                run_id=event.run_id,
-                source=event.source,
-                step=event.update,
-                time_ms=event.occurred_at_ms,
-            )
+            tell(self._tracker, event)
             received.add([event.event_id])
 
         def stop(self) -> None:

@@ -61,24 +61,21 @@ def write_report(
     )
     environment.filters |= FILTERS
     sections = build_sections(runs)
-    page = (
-        environment.from_string(_text("templates/page.html.jinja"))
-        .render(
-            runs=runs,
-            games=games,
-            changes={facts.run_id: before_and_after(facts) for facts in runs},
-            sections=sections,
-            numbers=msgspec.to_builtins({"sections": sections, "metrics": []}, enc_hook=str),
-            differences=config_differences([facts.config for facts in runs]),
-            configs={facts.run_id: config_text(facts.config) for facts in runs},
-            script=script,
-            script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-            style=style,
-            written_at=datetime.now(UTC),
-            version=__version__,
-        )
-        .encode()
-    )
+    template = environment.from_string(_text("templates/page.html.jinja"))
+    page = template.render(
+        runs=runs,
+        games=games,
+        changes={facts.run_id: before_and_after(facts) for facts in runs},
+        sections=sections,
+        numbers=msgspec.to_builtins({"sections": sections, "metrics": []}, enc_hook=str),
+        differences=config_differences([facts.config for facts in runs]),
+        configs={facts.run_id: config_text(facts.config) for facts in runs},
+        script=script,
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        style=style,
+        written_at=datetime.now(UTC),
+        version=__version__,
+    ).encode()
     try:
         output.write_bytes(page)
     except OSError as error:
