@@ -39,7 +39,7 @@ SCHEMA_VERSION: Final = 4
 """Raised when a table changes otherwise than by new columns: those are simply added, and views replaced."""
 
 PATIENCE_S: float = 60.0
-"""How long readers and writers of an archive wait for each other, seconds."""
+"""Seconds that readers and writers of an archive wait for each other."""
 _RETRY_S: Final = 0.01
 _BUSY_MESSAGES: Final = ("Could not set lock", "already attached", "different configuration")
 # DuckDB rewrites the last row group of a table at each checkpoint. Its default of 122,880 rows means some

@@ -43,7 +43,7 @@ class View(NamedTuple):
     columns: dict[str, str]
     """Column name to meaning and unit."""
     question: str
-    """What the example answers; empty: only what the view is about."""
+    """Asked by people, answered by the example; may be empty."""
     example: str
     """A query of it."""
     query: str
