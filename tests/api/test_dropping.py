@@ -76,7 +76,7 @@ def test_it_is_asked_for_and_told_and_the_archiver_leaves_it_out(tmp_path: Path,
     assert done.exit_code == 0, done.output
     assert f"dropped {len(made_up_run())} records; the archive had " in done.output
     assert ("or with unstable-stream archive --compact" in done.output) == (kind == "shared")
-    listed = ask(tmp_path, "runs", "--csv").stdout.splitlines()
+    listed = ask(tmp_path, "runs", "--csv", "--all").stdout.splitlines()
     assert [line.split(",")[0] for line in listed[1:]] == ["run-b", "run-a"]
     assert listed[2].startswith("run-a,made up run-a,")
     assert ",dropped," in listed[2]

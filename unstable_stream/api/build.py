@@ -8,9 +8,8 @@ from unstable_stream.api.place import Place
 from unstable_stream.api.run import Run
 from unstable_stream.api.settings import make_config
 from unstable_stream.api.tables import Table
-from unstable_stream.archive import QueryResult, dropped_runs, known_runs, open_archive, query_arrow
+from unstable_stream.archive import query_arrow
 from unstable_stream.errors import ConfigError
-from unstable_stream.history.views import run_list
 from unstable_stream.runs import history
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import RunStatus
@@ -18,7 +17,7 @@ from unstable_stream.runs.history import RunStatus
 if TYPE_CHECKING:
     from unstable_stream.services.launch.launcher import Backend
 
-__all__ = ["RunConfig", "build", "check", "list_runs", "load", "runs_overview", "sql"]
+__all__ = ["RunConfig", "build", "check", "list_runs", "load", "sql"]
 
 
 class CollectorPart(Protocol):
@@ -141,33 +140,3 @@ def sql(
         ArchiveError: there is no archive, or the SQL is wrong; says what would be right.
     """
     return Table(query_arrow(Place.at(data).archive, question, parameters, files=files))
-
-
-def runs_overview(place: Place) -> QueryResult:
-    """Return the archived runs, newest first, with the evaluated win rate of each one's latest checkpoint.
-
-    A run without an end of which nothing was archived for ten minutes is ``lost``, and ``silence`` says for
-    how long. Runs that were dropped from the archive come last, with the state ``dropped`` and without
-    numbers.
-
-    Raises:
-        ArchiveError: there is no archive.
-    """
-    runs = run_list.list_runs(place.archive)
-    with open_archive(place.archive) as connection:
-        numbers = {run.run_id: run.number for run in known_runs(connection)}
-    return QueryResult(
-        ("run", "name", "started", "state", "games", "updates", "win_rate", "silence", "number"),
-        ("VARCHAR", "VARCHAR", "TIMESTAMP", "VARCHAR", "BIGINT", "BIGINT", "DOUBLE", "VARCHAR", "BIGINT"),
-        [
-            (
-                *(run.run_id, run.name, run.started_at, run.state, run.games, run.updates, run.win_rate),
-                *(run.silence or None, numbers.get(run.run_id)),
-            )
-            for run in runs
-        ]
-        + [
-            (run.run_id, run.name, run.started_at, "dropped", None, None, None, None, None)
-            for run in dropped_runs(place.archive)
-        ],
-    )

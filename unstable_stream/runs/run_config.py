@@ -43,6 +43,8 @@ class RunConfig(ConfigSection):
 
     name: str = "run"
     """Display name; part of the run id, so of file names: at most 150 bytes of printable text."""
+    note: str = ""
+    """The purpose of the run, in your words: ``unstable-stream runs`` shows it, and finds the run by them."""
     seed: int = 0
     """Every seed of the run is derived from this one."""
     model: str

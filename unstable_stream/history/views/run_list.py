@@ -51,7 +51,7 @@ SELECT
         signs.text,
         CASE WHEN d.letters > 0 THEN format('{{}} rejected: {{}}', d.letters, d.reason) END
     ) AS trouble,
-    r.parent_run_id, r.parent_update, r.trains
+    r.parent_run_id, r.parent_update, r.trains, r.config->>'$.note' AS note
 FROM runs AS r
 LEFT JOIN played AS p USING (run_id)
 LEFT JOIN recent AS n USING (run_id)
@@ -105,6 +105,8 @@ class RunStanding:
     parent_update: int | None
     trains: bool
     """Whether it makes updates of its own: false for evaluations, tournaments and games of people."""
+    note: str | None
+    """The key ``note`` of its configuration; ``None``: of a run that was recorded without it."""
 
     @property
     def state(self) -> str:

@@ -2,10 +2,8 @@
 
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -16,6 +14,7 @@ from unstable_stream.api.place import DEFAULT_DATA_DIR, Place
 from unstable_stream.ui.cli.options import (
     DataOption,
     DataPlace,
+    LimitOption,
     LogOption,
     NewestRunArgument,
     OptionalLogOption,
@@ -25,44 +24,64 @@ from unstable_stream.ui.cli.options import (
 )
 from unstable_stream.ui.cli.output import Format, print_objects, print_rows, records_read, take_rows
 
+if TYPE_CHECKING:
+    from unstable_stream.api.runs import ListedRun
+
 _SHORT_ID = 8
 
 
 def runs_command(
     context: typer.Context,
+    words: Annotated[list[str] | None, typer.Argument(metavar="[WORD]...")] = None,
+    everything: Annotated[bool, typer.Option("--all", "-a")] = False,
+    sort: Literal["started", "games", "updates", "win_rate"] = "started",
+    limit: LimitOption = None,
     data: DataOption = DEFAULT_DATA_DIR,
     log: OptionalLogOption = None,
     *,
     form: Format,
 ) -> None:
-    """List the runs, newest first, with the evaluated win rate of each one's latest checkpoint.
+    """List the runs that train, newest first, with the evaluated win rate of each one's latest checkpoint.
 
-    A run that has not ended and has recorded nothing for ten minutes is lost: resume it.
+    A run that has not ended and has recorded nothing for ten minutes is lost: resume it. What a run is for is
+    the key note of its configuration: --set note="a higher rate".
 
     Asks the archive; with --log, or where there is no archive, the log, which knows no games and win rates.
 
-    Example: unstable-stream runs --data unstable-data
+    Example: unstable-stream runs tak completed
+
+    Example: unstable-stream runs --all --sort win_rate --limit 5
+
+    Args:
+        words: Only runs with each of these words in id, name, state or note.
+        everything: Also evaluations, tournaments, games of people, and runs that were dropped.
+        sort: Which come first: the newest, or those with most.
     """
-    from unstable_stream.api.build import runs_overview
+    from unstable_stream.api.runs import ListedRun, chosen_runs, listed_runs
 
     source = context.get_parameter_source("log")
     asked_for = source is not None and source.name == "COMMANDLINE"
     place = Place.at(data, log)
-    if asked_for or (not place.has_archive and (log is not None or place.data.log.is_file())):
-        listed = us.list_runs(data, log)
-        numbers = range(sum(run.began is not None for run in listed), 0, -1)
-        rows = [
-            (run.run_id, run.name, _utc(run.started_at_ms), run.state, run.updates, run.silence or None, n)
-            for run, n in zip_longest(listed, numbers)
-        ]
-        print_rows(("run", "name", "started", "state", "updates", "silence", "number"), rows, form)
-        return
-    result = runs_overview(place)
-    print_rows(result.columns, result.rows, form)
+    from_log = asked_for or (not place.has_archive and (log is not None or place.data.log.is_file()))
+    every = listed_runs(place, from_log=from_log)
+    runs = chosen_runs([run for run in every if run.trains or everything], words or (), sort)[:limit]
+    hidden = sum(not run.trains for run in every)
+    if form is Format.TABLE:
+        print_rows(_RUN_COLUMNS, map(_run_cells, runs), form)
+        if hidden and not everything:
+            print(f"{hidden} that do not train, or were dropped, are not shown: --all", file=sys.stderr)
+    else:
+        print_rows(ListedRun._fields, runs, form)
 
 
-def _utc(unix_ms: int) -> datetime:
-    return datetime.fromtimestamp(unix_ms / 1000, tz=UTC).replace(tzinfo=None)  # as the archive has it
+_RUN_COLUMNS = ("#", "run", "state", "games", "updates", "won %")
+
+
+def _run_cells(run: "ListedRun") -> tuple[Any, ...]:
+    """Return what fits a terminal of 80 columns: the id has name and time in it."""
+    won = None if run.win_rate is None else round(100 * run.win_rate)
+    told = f"{run.run} {run.note}" if run.note else run.run
+    return run.number, told, f"{run.state} {run.silence or ''}".strip(), run.games, run.updates, won
 
 
 def games_command(
@@ -81,7 +100,7 @@ def games_command(
     min_moves: Annotated[int | None, typer.Option(min=0)] = None,
     max_moves: Annotated[int | None, typer.Option(min=0)] = None,
     sort: Sort = "latest",
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1)] = 20,
+    limit: LimitOption = 20,
     *,
     place: DataPlace,
     form: Format,
@@ -108,7 +127,6 @@ def games_command(
         min_moves: Only games of so many moves.
         max_moves: Only games of at most so many.
         sort: Which come first; tokens: most sampled tokens.
-        limit: At most so many, the first by --sort.
     """
     if context.invoked_subcommand is not None:
         return

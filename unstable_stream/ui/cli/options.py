@@ -80,6 +80,10 @@ PolicyArgument: TypeAlias = Annotated[
     ),
 ]
 
+LimitOption: TypeAlias = Annotated[
+    int | None, typer.Option("--limit", "-n", min=1, help="At most so many, the first by --sort.")
+]
+
 SetOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
