@@ -58,24 +58,12 @@ def _records_of(place: Place, run: str) -> int:
     return int(records)
 
 
-def test_an_option_without_the_one_that_it_belongs_to_is_refused(tmp_path: Path) -> None:
-    done = ask(tmp_path, "archive", "--yes")
-    assert done.exit_code == 2
-    assert "--yes is an answer to --drop" in done.output
-    assert not list(tmp_path.iterdir())
-
-
-def test_it_is_asked_for_and_told_and_the_archiver_leaves_it_out(tmp_path: Path, kind: str) -> None:
+def test_it_is_listed_as_dropped_and_the_archiver_leaves_it_out(tmp_path: Path, kind: str) -> None:
     place = Place.at(tmp_path)
     append(tmp_path, [*made_up_run(), *made_up_run("run-b", updates=2)])
     archive(place)
-    declined = ask(tmp_path, "archive", "--drop", "run-a", answer="n\n")
-    assert (declined.exit_code, _records_of(place, "run-a")) == (1, len(made_up_run()))
-    assert f"run run-a (made up run-a): {len(made_up_run())} records, " in declined.output
-    done = ask(tmp_path, "archive", "--drop", "run-a", answer="y\n")
-    assert done.exit_code == 0, done.output
-    assert f"dropped {len(made_up_run())} records; the archive had " in done.output
-    assert ("or with unstable-stream archive --compact" in done.output) == (kind == "shared")
+    done = drop_run(place, "run-a")
+    assert (done.records, done.deleted_later) == (len(made_up_run()), kind == "shared")
     listed = ask(tmp_path, "runs", "--csv", "--all").stdout.splitlines()
     assert [line.split(",")[0] for line in listed[1:]] == ["run-b", "run-a"]
     assert listed[2].startswith("run-a,made up run-a,")
@@ -101,7 +89,7 @@ def test_whoever_asks_for_the_run_is_told(tmp_path: Path) -> None:
     on_log(tmp_path, lambda log: record_run(log, "run-a", hosted=False))
     append(tmp_path, made_up_run("run-b"))
     archive(place)
-    assert ask(tmp_path, "archive", "--drop", "run-a", "--yes", "--idle-days", "0").exit_code == 0
+    drop_run(place, "run-a", idle_s=0)
     (shelf,) = Site([place]).shelves.values()
     asks: list[Callable[[], object]] = [
         lambda: find_why(place, "run-a"),
@@ -163,8 +151,8 @@ def test_a_run_that_is_not_over_or_not_archived_is_refused(tmp_path: Path) -> No
     append(tmp_path, whole[:-1])
     archive(place)
     # What was recorded is years old, so by default the run counts as dead.
-    with pytest.raises(RunError, match=r"run run-a has not ended, and .* give a lower number: --idle-days"):
-        drop_run(place, "run-a", idle_days=1e6)
+    with pytest.raises(RunError, match=r"run run-a has not ended, and .* if it was killed, wait so long"):
+        drop_run(place, "run-a", idle_s=1e12)
     append(tmp_path, whole[-1:])
     says = r"is still being archived: the log has \S+\[\d\]@\d+, .*First: uns"
     with pytest.raises(ArchiveError, match=says):
@@ -187,7 +175,7 @@ def test_it_is_told_that_the_log_of_the_run_was_not_asked(
     assert not look_at_run(Place.at(home), "run-a").unasked_logs
     if there:
         append(elsewhere, made_up_run("run-b"))
-    done = ask(elsewhere, "archive", "--drop", "run-a", answer="n\n")
+    done = ask(elsewhere, "rm", "run-a", answer="n\n")
     (log_id,) = look_at_run(Place.at(elsewhere), "run-a").unasked_logs
     assert f"note: of its log {log_id} it is not known whether all of the run is archived" in done.output
     assert _records_of(Place.at(home), "run-a") == len(made_up_run())

@@ -43,7 +43,7 @@ def test_commands_read_an_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert ask(out, "report", "run-a", "-o", str(tmp_path / "page.html")).exit_code == 0
     (shelf,) = Site([kept]).shelves.values()
     assert [line.run_id for line in shelf.runs()] == ["run-a"]
-    refused = ask(out, "archive", "--drop", "run-a", "--yes", "--idle-days", "0")
+    refused = ask(out, "rm", "run-a", "--force")
     assert "is an export, which is only read" in str(refused.exception)
 
 
@@ -58,6 +58,6 @@ def test_an_export_takes_no_run_and_hides_no_archive(tmp_path: Path) -> None:
     refused = ask(tmp_path / "out", "train", "examples/simpletak.toml", "-q")
     assert refused.exit_code == 1
     assert "is an export, which is only read: name another data directory" in str(refused.exception)
-    refused = ask(tmp_path / "out", "archive", "--drop", "run-a")
+    refused = ask(tmp_path / "out", "rm", "run-a")
     assert "is an export, which is only read: delete it" in str(refused.exception)
     assert sorted((tmp_path / "out").iterdir()) == before

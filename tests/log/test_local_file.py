@@ -321,6 +321,34 @@ async def test_deleted_records_are_named_and_offsets_stay(log: LocalLog) -> None
     assert await log.offsets_for_time("t", 10) == {AT: 5}
 
 
+async def test_a_source_is_erased_and_readers_pass_over_it_to_the_end(log: LocalLog) -> None:
+    """Erased records are the first, the last and more than a poll reads at once; offsets stay."""
+    mine, other = ({"ce_source": source} for source in (b"/runs/mine", b"/runs/other"))
+    for headers, count in ((mine, 30), (other, 2), (mine, 30), ({}, 1), (mine, 30)):
+        await log.append([Record("t", "k", b"%d" % n, headers, timestamp_ms=n) for n in range(count)])
+    before = await log.sizes()
+    assert [(key, before[key][0]) for key in sorted(before)] == [
+        (("t", b""), 1),
+        (("t", b"/runs/mine"), 90),
+        (("t", b"/runs/other"), 2),
+    ]
+    assert before["t", b""][1] == len(b"0") + len("k")
+    await log.erase(b"/runs/mine", kept=["t"])
+    assert await log.sizes() == before
+    await log.erase(b"/runs/mine")
+    await log.erase(b"/runs/nobody")
+    assert ("t", b"/runs/mine") not in await log.sizes()
+    consumer = await log.consumer(["t"])
+    found = []
+    while consumer.positions()[AT] < 93:
+        found += [record.offset for record in await consumer.poll(max_records=4, timeout_s=0)]
+    assert found == [30, 31, 62]
+    assert await log.end_offsets("t") == {AT: 93}
+    assert await log.offsets_for_time("t", 29) == {AT: 29}
+    assert await log.append(records("t", ["next"])) == [(AT, 93)]
+    assert [record.value for record in await read(consumer, 1)] == [b"next"]
+
+
 async def test_positions_beyond_the_end_tell_of_another_log(log: LocalLog) -> None:
     await log.append(records("t", ["a"]))
     consumer = await log.consumer(["t"], group="g")

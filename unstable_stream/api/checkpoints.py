@@ -78,15 +78,16 @@ def find_checkpoint(
         RunError: no such run or checkpoint, or its files are missing.
     """
     number = _best(place, run, model) if update == "best" else update
-    return place.ask_history(
-        lambda log: find_fork(log, run, number, model=model, to_train=to_train, located=place.data.located)
-    )
+    how: Any = {"model": model, "to_train": to_train, "located": place.data.located}
+    dropped = place.dropped()
+    return place.ask_history(lambda log: find_fork(log, run, number, dropped=dropped, **how))
 
 
 def _best(place: Place, run: str, model: str | None) -> int:
     from unstable_stream.archive import query  # loads DuckDB
 
-    run_id, _ = place.ask_history(lambda log: find_run(log, run))
+    dropped = place.dropped()
+    run_id, _ = place.ask_history(lambda log: find_run(log, run, dropped))
     rows = query(place.archive, _BEST, {"run": run_id, "model": model}).rows
     if not rows:
         raise RunError(

@@ -11,8 +11,7 @@ from unstable_stream.errors import ArchiveError, RunError
 from unstable_stream.log.port import EventLog, TopicPartition
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.stores.archive_address import is_shared
-
-_DAY_MS: Final = 24 * 3600 * 1000
+from unstable_stream.runs.life import LOST_AFTER_MS
 
 
 @dataclass(frozen=True)
@@ -46,13 +45,13 @@ class DroppedFromArchive:
     """
 
 
-def look_at_run(place: Place, run: str, *, idle_days: float = 30) -> Droppable:
+def look_at_run(place: Place, run: str, *, idle_s: float = LOST_AFTER_MS / 1000) -> Droppable:
     """Return what dropping a run would take out; change nothing.
 
     Args:
         place: whose archive, and whose log.
         run: id or prefix.
-        idle_days: a run that never ended is over if nothing of it was archived for so many days.
+        idle_s: a run that never ended is over if nothing of it was archived for so many seconds.
 
     Raises:
         RunError: no such run, it was dropped before, or it is not over.
@@ -70,10 +69,10 @@ def look_at_run(place: Place, run: str, *, idle_days: float = 30) -> Droppable:
         positions = connection.execute(
             'SELECT log_id, topic, "partition", next_offset FROM positions'
         ).fetchall()
-    if state == "running" and time.time() * 1000 - last_ms < idle_days * _DAY_MS:
+    if state == "running" and time.time() * 1000 - last_ms < idle_s * 1000:
         raise RunError(
-            f"run {run_id} has not ended, and something was recorded of it within {idle_days:g} days. Stop "
-            "it with Ctrl-C; if it was killed, give a lower number: --idle-days"
+            f"run {run_id} has not ended, and something was recorded of it within "
+            f"{idle_s / 60:,.0f} minutes: stop it with Ctrl-C; if it was killed, wait so long"
         )
 
     async def unarchived(log: EventLog) -> tuple[str, str | None]:
@@ -94,7 +93,7 @@ def look_at_run(place: Place, run: str, *, idle_days: float = 30) -> Droppable:
     return Droppable(run_id, name, records, records / total, size, [row[0] for row in forks], unasked)
 
 
-def drop_run(place: Place, run: str, *, idle_days: float = 30) -> DroppedFromArchive:
+def drop_run(place: Place, run: str, *, idle_s: float = LOST_AFTER_MS / 1000) -> DroppedFromArchive:
     """Take all rows of a run out of the archive for good; the archiver does not archive it again.
 
     A DuckDB file is written anew without them: it needs as much free disk as what stays, and whoever reads or
@@ -104,7 +103,7 @@ def drop_run(place: Place, run: str, *, idle_days: float = 30) -> DroppedFromArc
     Args:
         place: see :func:`look_at_run`, as for all arguments.
         run: id or prefix.
-        idle_days: when a run that never ended is over.
+        idle_s: when a run that never ended is over.
 
     Raises:
         RunError, ArchiveError: see :func:`look_at_run`; or the archive could not be written, and was not
@@ -113,7 +112,7 @@ def drop_run(place: Place, run: str, *, idle_days: float = 30) -> DroppedFromArc
     """
     from unstable_stream import archive
 
-    found = look_at_run(place, run, idle_days=idle_days)
+    found = look_at_run(place, run, idle_s=idle_s)
     dropped = archive.drop_run(place.archive, found.run_id)
     return DroppedFromArchive(
         found.run_id,

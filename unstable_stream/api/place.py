@@ -108,12 +108,17 @@ class Place:
         own = own_patterns(self.data.own_code(run_id))
         return [*own, *allow_code, *patterns_of(config, besides=recorded)]
 
-    def refuse_dropped(self, run: str, *, exact: bool = True) -> None:
+    def dropped(self) -> frozenset[str]:
+        """Return the ids of the runs that were dropped from the archive, if there is one that can be read."""
+        from unstable_stream.archive import dropped_ids  # loads DuckDB
+
+        return dropped_ids(self.archive) if self.has_archive else frozenset()
+
+    def refuse_dropped(self, run: str) -> None:
         """Refuse a run that was dropped from the archive: what the log still has of it may be a half.
 
         Args:
-            run: its id.
-            exact: ``False``: the beginning of its id, or its name, will do.
+            run: its id, the beginning of it, or its name.
 
         Raises:
             RunError: it was dropped.
@@ -124,7 +129,7 @@ class Place:
 
         try:
             with open_archive(self.archive, records_only=True) as connection:
-                dropped = dropped_error(connection, run, exact=exact)
+                dropped = dropped_error(connection, run)
         except ArchiveError:
             return  # whoever needs the archive is told what is wrong with it
         if dropped is not None:

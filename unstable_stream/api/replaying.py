@@ -112,11 +112,10 @@ class Replay:
         run_id = None
         if self.run is not None:
             try:
-                run_id, _ = await find_recorded_run(history, self.run)
+                run_id, _ = await find_recorded_run(history, self.run, self.place.dropped())
             except RunError:
-                self.place.refuse_dropped(self.run, exact=False)
+                self.place.refuse_dropped(self.run)
                 raise
-            self.place.refuse_dropped(run_id)
         return Slice(
             topics=tuple(self.topics),
             ranges=self._ranges,
@@ -215,7 +214,7 @@ class Replay:
         place = self.place
         async with _opened(self.place, self.source, self.log_id) as (history, source):
             wanted = await self._slice(history)
-            _, recorded = await find_recorded_run(history, self.run)
+            _, recorded = await find_recorded_run(history, self.run, self.place.dropped())
             config = load_offline_config(recorded, path, overrides, log=place.log)
             log = source or open_log_at(place.log, place.data.log)
             try:
@@ -281,7 +280,7 @@ def track_run(
 
     async def work() -> Tracked:
         async with _opened(place, source, None) as (history, _):
-            run_id, _ = await find_recorded_run(history, run)
+            run_id, _ = await find_recorded_run(history, run, place.dropped())
             here = place.data.tracking(run_id)
             home = here if directory is None else Path(directory) / here.name
             tracker, title = _tracker_of(to, home)

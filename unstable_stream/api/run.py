@@ -321,12 +321,12 @@ def open_run(run: str = "latest", data: Path | str | None = None, log: str | Non
     """
     place = Place.at(data, log)
 
+    dropped = place.dropped()
     try:
-        run_id, config = place.ask_history(lambda opened: find_run(opened, run))
+        run_id, config = place.ask_history(lambda opened: find_run(opened, run, dropped))
     except RunError:
-        place.refuse_dropped(run, exact=False)
+        place.refuse_dropped(run)
         raise
-    place.refuse_dropped(run_id)
     config = parse_config(config.model_dump(mode="json") | {"log": place.log}, origin=f"run {run_id}")
     return Run(config, place, run_id=run_id, recorded=True)
 
@@ -343,9 +343,8 @@ def fork_run(
     try:
         fork, config = find_checkpoint(place, *parent, to_train=True)
     except RunError:
-        place.refuse_dropped(parent.run, exact=False)
+        place.refuse_dropped(parent.run)
         raise
-    place.refuse_dropped(fork.parent_run_id)
     changed = make_config(changes, config, [*overrides, f"log={place.log}"])
     check_fork(fork, config, changed)
     allowed = place.allowed_code(fork.parent_run_id, allow_code, changed, config)

@@ -39,10 +39,14 @@ def listed_runs(place: Place, *, from_log: bool = False) -> list[ListedRun]:
         EventLogError: with ``from_log``, there is no log.
     """
     if from_log:
+        dropped = place.dropped()
         statuses = place.ask_history(history.list_runs)
         begun = [run.run_id for run in reversed(statuses) if run.began is not None]
         numbers = {run_id: number for number, run_id in enumerate(begun, 1)}
-        return [_from_log(run, numbers.get(run.run_id)) for run in statuses]
+        found = [_from_log(run, numbers.get(run.run_id)) for run in statuses]
+        gone = [run for run in found if run.run in dropped]
+        listed = [run for run in found if run.run not in dropped]
+        return listed + [run._replace(state="dropped", number=None, trains=None) for run in gone]
     with open_archive(place.archive) as connection:
         numbers = {run.run_id: run.number for run in known_runs(connection)}
     runs = sorted(run_list.list_runs(place.archive), key=lambda run: run.started_at, reverse=True)

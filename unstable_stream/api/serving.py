@@ -152,7 +152,7 @@ def processors(
     from unstable_stream.services.streams.service import run_processors
 
     async def serve(log: EventLog, stop: asyncio.Event) -> None:
-        run_id = None if run is None else (await find_run(log, run))[0]
+        run_id = None if run is None else (await find_run(log, run, place.dropped()))[0]
         whose = "all runs" if run_id is None else f"run {run_id}"
         allowed = allow_code
         if allow_code is not None and run_id is not None:
@@ -224,7 +224,7 @@ def consume(
     from unstable_stream.services.streams.ordered_history import LogHistory
 
     async def serve(log: EventLog, stop: asyncio.Event) -> None:
-        run_id = None if run is None else (await find_recorded_run(LogHistory(log), run))[0]
+        run_id = None if run is None else (await find_recorded_run(LogHistory(log), run, place.dropped()))[0]
         await run_plugin(
             log,
             plugin,

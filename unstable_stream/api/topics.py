@@ -189,7 +189,7 @@ def prune_states(
 
     async def work(log: EventLog) -> list[FinishedState]:
         history = await read_history(log)
-        named = [history.find(run) for run in runs]
+        named = [history.find(run, place.dropped()) for run in runs]
         now_ms, idle_ms = int(time.time() * 1000), int(idle_days * 24 * 3600 * 1000)
         idle = await idle_runs(log, history, now_ms, idle_ms) if named else ()
         for run in named:
@@ -282,7 +282,7 @@ def tail(
 
     async def read() -> AsyncGenerator[StoredRecord, None]:
         async with place.opened_log() as log:
-            run_id = (await read_history(log)).find(run).run_id if run else None
+            run_id = (await read_history(log)).find(run, place.dropped()).run_id if run else None
 
             def is_wanted(record: StoredRecord) -> bool:
                 return run_id is None or record_body(record).get("run_id") == run_id

@@ -140,7 +140,8 @@ def _find(place: Place, run: str, source: str | None) -> tuple[Source, str, RunC
             if source == "archive":
                 raise
 
-    return "log", *place.ask_history(lambda log: find_run(log, run))
+    dropped = place.dropped()
+    return "log", *place.ask_history(lambda log: find_run(log, run, dropped))
 
 
 def _rate(
@@ -188,7 +189,7 @@ def rederive_run(
     """
 
     async def shape(log: EventLog) -> tuple[Rederived, Path | None]:
-        run_id, config = await find_run(log, run)
+        run_id, config = await find_run(log, run, place.dropped())
         new = _rewards(rewards, config)
         asked = config.model_copy(update={"rewards": new})
         allowed = place.allowed_code(run_id, allow_code, asked, config)

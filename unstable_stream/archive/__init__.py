@@ -2,6 +2,7 @@
 
 from unstable_stream.archive.dropping import drop_run as drop_run
 from unstable_stream.archive.dropping import dropped_error as dropped_error
+from unstable_stream.archive.dropping import dropped_ids as dropped_ids
 from unstable_stream.archive.dropping import dropped_runs as dropped_runs
 from unstable_stream.archive.dropping import find_archived_run as find_archived_run
 from unstable_stream.archive.dropping import known_runs as known_runs

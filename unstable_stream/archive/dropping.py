@@ -14,7 +14,7 @@ from unstable_stream.archive.opening import open_archive, open_store
 from unstable_stream.archive.read import query
 from unstable_stream.archive.store import Connection, WritableArchive
 from unstable_stream.archive.writing import DroppedRun
-from unstable_stream.errors import RunError
+from unstable_stream.errors import ArchiveError, RunError
 from unstable_stream.events.run_ids import KnownRun, pick_run
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 
@@ -53,14 +53,23 @@ def dropped_runs(archive: ArchiveAddress) -> list[DroppedRun]:
     return [DroppedRun(*row) for row in query(archive, _DROPPED).rows]
 
 
-def dropped_error(connection: Connection, wanted: str, *, exact: bool = False) -> RunError | None:
+def dropped_ids(archive: ArchiveAddress) -> frozenset[str]:
+    """Return the ids of the runs that were dropped; none if the archive cannot be read."""
+    try:
+        with open_archive(archive, records_only=True) as connection:
+            return frozenset(row[0] for row in connection.execute(_DROPPED).fetchall())
+    except ArchiveError:
+        return frozenset()  # whoever needs the archive is told what is wrong with it
+
+
+def dropped_error(connection: Connection, wanted: str) -> RunError | None:
     """Return the error for one who asks for a run that was dropped: by its id, a beginning of it, its name.
 
-    ``None``: nothing that was dropped is called so. With ``exact`` only the whole id counts.
+    ``None``: nothing that was dropped is called so.
     """
     runs = [DroppedRun(*row) for row in connection.execute(_DROPPED).fetchall()]
     found = [run for run in runs if run.run_id == wanted]
-    if not found and wanted and not exact:
+    if not found and wanted:
         found = [run for run in runs if run.run_id.startswith(wanted) or run.name == wanted]
     return RunError("; ".join(run.told for run in found)) if found else None
 

@@ -7,7 +7,7 @@ steps of its own games. Where several models are trained, all of them begin afte
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -99,6 +99,7 @@ async def find_fork(
     model: str | None = None,
     to_train: bool = True,
     located: Callable[[str], str] = str,
+    dropped: Collection[str] = (),
 ) -> tuple[Fork, RunConfig]:
     """Return the point of a run to fork at, by default its newest checkpoint, and the run's configuration.
 
@@ -108,12 +109,13 @@ async def find_fork(
     several, ``model`` names it. One to train takes all of them, by default after the newest update of which
     all have a checkpoint.
 
-    ``located`` returns where the checkpoint is that an event names.
+    ``located`` returns where the checkpoint is that an event names. The runs ``dropped`` from the archive are
+    not meant.
 
     Raises:
         RunError: there is no such run or no checkpoint of that update, or its files are missing.
     """
-    run_id, config = await find_run(log, run_id)
+    run_id, config = await find_run(log, run_id, dropped)
     by_model: dict[str | None, dict[int, Checkpoint]] = {
         name: {} for name in _wanted_models(run_id, config, model, to_train=to_train)
     }

@@ -6,7 +6,7 @@ of each run, so memory grows only with the number of runs.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -194,15 +194,17 @@ class RunHistory:
             raise no_run(run_id, self._begun(), "this log")
         return found
 
-    def find(self, wanted: str) -> RunStatus:
+    def find(self, wanted: str, dropped: Collection[str] = ()) -> RunStatus:
         """Return the run that is meant; see :func:`~unstable_stream.events.run_ids.pick_run`.
+
+        Those that were ``dropped`` from the archive are not meant; they have numbers all the same.
 
         Raises:
             RunError: no such run, or several; lists what is there.
         """
         begun = [run for run in reversed(self.newest_first()) if run.began]
         known = [KnownRun(run.run_id, run.name, run.trains, n) for n, run in enumerate(begun, 1)]
-        return self.runs[pick_run(wanted, known)]
+        return self.runs[pick_run(wanted, [run for run in known if run.run_id not in dropped])]
 
     def _begun(self) -> list[str]:
         return sorted(run.run_id for run in self.runs.values() if run.began)
@@ -254,14 +256,14 @@ async def hear_of_runs(log: EventLog, runs: Sequence[RunStatus]) -> None:
                 run.apply(event)
 
 
-async def find_run(log: EventLog, wanted: str) -> tuple[str, RunConfig]:
+async def find_run(log: EventLog, wanted: str, dropped: Collection[str] = ()) -> tuple[str, RunConfig]:
     """Return a run's full id and latest configuration; see :meth:`RunHistory.find`.
 
     Raises:
         RunError: no such run, or several; lists what is there.
         ConfigError: this version of the package does not accept its configuration.
     """
-    run = (await read_history(log)).find(wanted)
+    run = (await read_history(log)).find(wanted, dropped)
     return run.run_id, run.config()
 
 

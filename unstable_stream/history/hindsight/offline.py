@@ -13,7 +13,7 @@ staleness. Importance ratios use the recorded log-probabilities, as always.
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -52,7 +52,9 @@ class OfflineProgress:
     updates: int = 0
 
 
-async def find_recorded_run(history: History, wanted: str) -> tuple[str, Mapping[str, Any]]:
+async def find_recorded_run(
+    history: History, wanted: str, dropped: Collection[str] = ()
+) -> tuple[str, Mapping[str, Any]]:
     """Return a run's full id and latest configuration; see :meth:`RunHistory.find`.
 
     Raises:
@@ -62,7 +64,7 @@ async def find_recorded_run(history: History, wanted: str) -> tuple[str, Mapping
     async for piece in merged(history, Slice(topics=(RunStarted.TOPIC,))):
         for event in readable_events(piece.records):
             runs.apply(event)
-    run = runs.find(wanted)
+    run = runs.find(wanted, dropped)
     return run.run_id, run.settings
 
 

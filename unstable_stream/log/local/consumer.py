@@ -19,6 +19,7 @@ from unstable_stream.log.local.groups import (
 )
 from unstable_stream.log.local.records import (
     Ends,
+    Found,
     HeaderStore,
     begin_offset,
     check_offset,
@@ -48,7 +49,7 @@ class LocalParts:
     doorbell: Doorbell
 
 
-_Look: TypeAlias = tuple[int, list[list[StoredRecord]]] | None
+_Look: TypeAlias = tuple[int, Found] | None
 """The database's version and the records found, by partition; ``None``: members or owners of the group
 changed since the last synchronisation.
 """
@@ -100,7 +101,9 @@ class LocalConsumer(ConsumerHandle):
             version, groups = found
             self._checked = True
             if groups:
-                return self._advance(groups)
+                if records := self._advance(groups):
+                    return records
+                continue  # all of these were erased
             self._empty_at = version
             remaining_s = deadline - loop.time()
             if remaining_s <= 0:
@@ -138,11 +141,10 @@ class LocalConsumer(ConsumerHandle):
 
         return look
 
-    def _advance(self, groups: list[list[StoredRecord]]) -> list[StoredRecord]:
+    def _advance(self, groups: Found) -> list[StoredRecord]:
         records: list[StoredRecord] = []
-        for group in groups:
-            at = TopicPartition(group[-1].topic, group[-1].partition)
-            self._next[at] = group[-1].offset + 1
+        for at, group, after in groups:
+            self._next[at] = after
             records += group
         # Where there are more partitions than fit in a poll, the next one goes on behind the last served.
         behind = self._order.index(at) + 1

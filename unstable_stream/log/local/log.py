@@ -12,6 +12,7 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -345,6 +346,39 @@ class LocalLog:
 
             while await self._log.writer.run(delete_some):
                 pass
+
+    async def erase(self, source: bytes, kept: Collection[str] = ()) -> None:
+        """Erase the records whose header ``ce_source`` this is; their space is used again.
+
+        Readers pass over them. A run that is erased must be over; topics in ``kept`` stay as they are.
+        """
+        of_layout = await self._log.reader.run(local_records.layouts_by_source)
+        layouts = [number for number, each in of_layout.items() if each == source]
+        topics = await self._log.reader.run(self._log.topics.reload)
+        for topic in topics.values() if layouts else ():
+            for partition in () if topic.name in kept else topic.partitions:
+                begin: int | None = 0
+                while begin is not None:
+                    some = partial(
+                        local_records.erase, number=partition.partition_id, layouts=layouts, begin=begin
+                    )
+                    begin = await self._log.writer.run(some)
+
+    async def sizes(self) -> Mapping[tuple[str, bytes], tuple[int, int]]:
+        """Return the number of records and their bytes, by topic and header ``ce_source``."""
+
+        def measure(connection: sqlite3.Connection) -> dict[tuple[str, bytes], tuple[int, int]]:
+            sources = local_records.layouts_by_source(connection)
+            found: dict[tuple[str, bytes], tuple[int, int]] = {}
+            for topic in self._log.topics.reload(connection).values():
+                for partition in topic.partitions:
+                    for layout, records, size in local_records.sizes(connection, partition.partition_id):
+                        key = topic.name, sources.get(layout, b"")
+                        known = found.get(key, (0, 0))
+                        found[key] = known[0] + records, known[1] + size
+            return found
+
+        return await self._log.reader.run(measure)
 
     async def shrink(self) -> None:
         """Give the space of deleted records back to the disk: SQLite writes the file anew (``VACUUM``).

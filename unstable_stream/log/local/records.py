@@ -23,6 +23,9 @@ SHARED: Final = frozenset({"ce_specversion", "ce_type", "ce_source", "ce_datasch
 NO_HEADERS: Final = 0
 """The layout of a record without headers."""
 
+ERASED: Final = -1
+"""The layout of a record that was erased with its run."""
+
 _Layout: TypeAlias = tuple[tuple[str, bytes | None], ...]
 """Names with shared values, in order; ``None`` marks a value that each record keeps itself."""
 
@@ -269,19 +272,53 @@ def delete_before(connection: sqlite3.Connection, partition: Partition, offset: 
     return until < offset
 
 
+def erase(connection: sqlite3.Connection, number: int, layouts: Sequence[int], begin: int) -> int | None:
+    """Erase the records with one of these layouts among some from ``begin`` on; return where to go on.
+
+    ``None``: there are no more. Each keeps its offset and time, so that offsets stay without gaps, and the
+    layout :data:`ERASED`, by which readers pass over it.
+    """
+    until = begin + _DELETED_AT_ONCE
+    connection.execute(
+        f"""UPDATE records_{number} SET key = '', layout_id = {ERASED}, headers = x'', value = x''
+            WHERE "offset" >= ? AND "offset" < ? AND layout_id IN ({", ".join(map(str, layouts))})""",
+        (begin, until),
+    )
+    return until if until < end_offset(connection, number) else None
+
+
+def layouts_by_source(connection: sqlite3.Connection) -> dict[int, bytes]:
+    """Return the source, so the run, of the records with each layout; empty: they name none."""
+    rows = connection.execute("SELECT layout_id, layout FROM header_layouts")
+    return {number: dict(_decode_layout(layout)).get("ce_source") or b"" for number, layout in rows}
+
+
+def sizes(connection: sqlite3.Connection, number: int) -> list[tuple[int, int, int]]:
+    """Return layout, number and bytes of the records of a partition, by layout."""
+    return connection.execute(
+        f"""SELECT layout_id, count(*), sum(length(value) + length(headers) + length(key))
+            FROM records_{number} WHERE layout_id <> {ERASED} GROUP BY layout_id"""
+    ).fetchall()
+
+
+Found: TypeAlias = list[tuple[TopicPartition, list[StoredRecord], int]]
+"""What was read of each partition: the records, and the offset to go on from, behind erased ones too."""
+
+
 def read_fairly(
     connection: sqlite3.Connection,
     headers: HeaderStore,
     wanted: Sequence[tuple[Partition, int]],
     max_records: int,
-) -> list[list[StoredRecord]]:
+) -> Found:
     """Return up to ``max_records`` from these positions: equal shares of all partitions that have as many.
 
-    One list for each partition that has something, in the order given. Call it inside one snapshot.
+    One entry for each partition that has something, in the order given. Call it inside one snapshot.
     Raises :class:`OffsetOutOfRangeError` if records at a position were deleted.
     """
     room, room_bytes = max_records, _MOST_BYTES_AT_ONCE
-    found: dict[int, list[StoredRecord]] = {}
+    found: dict[TopicPartition, list[StoredRecord]] = {}
+    ends: dict[TopicPartition, int] = {}
     pending = wanted
     while pending and room > 0 and room_bytes > 0:
         share = max(1, room // len(pending))
@@ -290,18 +327,17 @@ def read_fairly(
             limit = min(share, room)
             if limit <= 0 or room_bytes <= 0:
                 break
-            records, size = _read(connection, headers, partition, position, limit, room_bytes)
-            if not records:
+            records, after, size = _read(connection, headers, partition, position, limit, room_bytes)
+            if after == position:
                 continue
-            if records[0].offset != position:
-                check_offset(connection, partition, position)
-            room -= len(records)
+            room -= after - position
             room_bytes -= size
-            found.setdefault(partition.partition_id, []).extend(records)
-            if len(records) == limit:
-                again.append((partition, position + limit))
+            found.setdefault(partition.at, []).extend(records)
+            ends[partition.at] = after
+            if after - position == limit:
+                again.append((partition, after))
         pending = again
-    return list(found.values())
+    return [(at, records, ends[at]) for at, records in found.items()]
 
 
 def _read(
@@ -311,21 +347,27 @@ def _read(
     position: int,
     limit: int,
     most_bytes: int,
-) -> tuple[list[StoredRecord], int]:
+) -> tuple[list[StoredRecord], int, int]:
+    """Return records, the offset after the last that was looked at, and bytes."""
     topic, number = partition.at
     unpack = headers.unpack
     records: list[StoredRecord] = []
-    size = 0
+    after, size = position, 0
     rows = connection.execute(
         f"""SELECT "offset", timestamp_ms, key, layout_id, headers, value
             FROM records_{partition.partition_id} WHERE "offset" >= ? ORDER BY "offset" LIMIT ?""",
         (position, limit),
     )
     for offset, timestamp_ms, key, layout_id, own, value in rows:
+        if after == position != offset:
+            check_offset(connection, partition, position)
+        after = offset + 1
+        if layout_id == ERASED:
+            continue
         unpacked = unpack(connection, layout_id, own)
         records.append(StoredRecord(topic, number, offset, key, value, unpacked, timestamp_ms))
         size += len(value)
         if size >= most_bytes:
             rows.close()
             break
-    return records, size
+    return records, after, size

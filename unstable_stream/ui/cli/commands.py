@@ -20,7 +20,7 @@ COMMANDS: Final = {
     "look": ("runs", "games", "ui", "report", "why", "sql", "collapse", "track", "monitor", "doctor"),
     "measure": ("eval", "tournament", "exploitability"),
     "prove": ("audit", "verify", "rerate", "rederive", "replay", "consume"),
-    "keep": ("push", "export", "archive", "backup", "prune"),
+    "keep": ("push", "export", "archive", "backup", "prune", "rm", "disk"),
     "log": ("topics", "log"),
 }
 """By module the names of its commands, in the order in which ``unstable-stream --help`` lists them."""

@@ -2,16 +2,13 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from unstable_stream.api.output import configure_output, plain, plain_console
 from unstable_stream.api.place import Place
 from unstable_stream.ui.cli.options import DataPlace, RunArgument
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 def push_command(
@@ -101,9 +98,6 @@ def archive_command(
     rebuild: bool = False,
     compact: bool = False,
     follow: Annotated[bool, typer.Option("--follow", "-f")] = False,
-    drop: Annotated[str, typer.Option(metavar="RUN")] = "",
-    yes: Annotated[bool, typer.Option("--yes", "-y")] = False,
-    idle_days: Annotated[float, typer.Option(min=0.0)] = 30.0,
     *,
     place: Place,
 ) -> None:
@@ -118,32 +112,16 @@ def archive_command(
 
     Example: unstable-stream archive --compact
 
-    A run that nobody needs any more is dropped from the archive. Export it first to be able to look at it
-    later: the directory that unstable-stream export makes is read like a data directory, with --data.
-
-    Example: unstable-stream archive --drop RUN
-
     Args:
         rebuild: Keep the present archive as archive.duckdb.old and fill a new one.
         compact: Merge the small files of a shared archive, and archive nothing.
         follow: Go on archiving until Ctrl-C or SIGTERM.
-        drop: Take a run that is over out of the archive for good, give its disk space back, and archive
-            nothing.
-        yes: With --drop: do not ask.
-        idle_days: With --drop: a run that never ended is over after so many days without a record.
     """
     from unstable_stream.api.serving import archive, compact_archive
 
     console = plain_console(stderr=True, highlight=False)
-    if sum([rebuild or follow, compact, bool(drop)]) > 1:
-        raise typer.BadParameter(
-            "--compact and --drop are done one at a time, and without --rebuild and --follow"
-        )
-    if yes and not drop:
-        raise typer.BadParameter("--yes is an answer to --drop, which is not given")
-    if drop:
-        _drop(place, drop, console, yes=yes, idle_days=idle_days)
-        return
+    if compact and (rebuild or follow):
+        raise typer.BadParameter("--compact is done without --rebuild and --follow")
     if compact:
         tidied = compact_archive(place)
         console.print(
@@ -166,35 +144,69 @@ def archive_command(
     )
 
 
-def _drop(place: Place, run: str, console: "Console", *, yes: bool, idle_days: float) -> None:
-    from unstable_stream.api.dropping import drop_run, look_at_run
+def rm_command(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...")],
+    dry_run: bool = False,
+    force: bool = False,
+    *,
+    place: Place,
+) -> None:
+    """Remove runs for good: records in log and archive, checkpoints, output of processes, what-ifs.
 
-    found = look_at_run(place, run, idle_days=idle_days)
-    named = f"{found.run_id} ({found.name})" if found.name else found.run_id
-    typer.echo(
-        f"run {plain(named)}: {found.records:,} records, {found.share:.1%} of the archive of "
-        f"{found.archive_bytes / 1e6:,.1f} MB",
-        err=True,
-    )
-    if found.forks:
-        typer.echo(f"forked from it, and not dropped with it: {plain(', '.join(found.forks))}", err=True)
-    if found.unasked_logs:
+    It says what that frees, and asks. A run that is going on is refused, and one that others were forked
+    from, evaluate or play against. Export a run first to be able to look at it later: the directory that
+    unstable-stream export makes is read like a data directory, with --data.
+
+    Kafka lets no record go before its time: there the archive and the files are freed.
+
+    Example: unstable-stream rm quickstart-2026 --dry-run
+
+    Example: unstable-stream rm 3 5 --force
+
+    Args:
+        runs: Runs, each: id, the beginning of it, name, or number in 'unstable-stream runs'.
+        dry_run: Only say what would be freed.
+        force: Do not ask.
+    """
+    from unstable_stream.api.removal import look_at_runs, remove_runs
+
+    console = plain_console(stderr=True, highlight=False)
+    found = look_at_runs(place, runs)
+    for each in found:
+        run = each.run
+        log_size = "nothing of" if each.log_bytes is None else f"{each.log_bytes / 1e6:,.1f} MB of"
         typer.echo(
-            f"note: of its log {', '.join(found.unasked_logs)} it is not known whether all of the run is "
-            "archived: name that log with --log, unless it is gone. Later records of the run are passed over",
+            f"{plain(run.run_id)}: {run.records:,} records, {log_size} the log, about "
+            f"{each.archive_bytes / 1e6:,.1f} MB of the archive, {each.checkpoint_bytes / 1e6:,.1f} MB of "
+            f"checkpoints, {each.other_bytes / 1e6:,.1f} MB of other files",
             err=True,
         )
-    if not yes:
-        typer.confirm(
-            "Without an export the run is gone once its log has expired. Drop it?", abort=True, err=True
-        )
-    with console.status("writing the archive anew"):
-        done = drop_run(place, found.run_id, idle_days=idle_days)
-    console.print(
-        f"dropped {done.records:,} records; the archive had {done.bytes_before / 1e6:,.1f} MB and has "
-        f"{done.bytes_after / 1e6:,.1f} MB now"
+        if each.elsewhere:
+            typer.echo(f"note: its checkpoints at {plain(each.elsewhere)} stay", err=True)
+        if run.unasked_logs:
+            typer.echo(
+                f"note: of its log {', '.join(run.unasked_logs)} it is not known whether all of the run is "
+                "archived: name that log with --log, unless it is gone. Later records of the run are passed "
+                "over",
+                err=True,
+            )
+    if dry_run:
+        return
+    if not force:
+        typer.confirm("Remove this for good?", abort=True, err=True)
+    with console.status("removing"):
+        done = remove_runs(place, found)
+    typer.echo(
+        f"removed {len(found)} runs, {sum(each.records for each in done.dropped):,} records; {place.root} "
+        f"had {done.bytes_before / 1e6:,.1f} MB and has {done.bytes_after / 1e6:,.1f} MB now"
     )
-    if done.deleted_later:
+    if done.log_in_use:
+        typer.echo(
+            "the log keeps its size, since another process uses it, and uses the space again; later: "
+            f"unstable-stream topics trim --shrink{place.options}",
+            err=True,
+        )
+    if any(each.deleted_later for each in done.dropped):
         console.print(
             "files that are not needed any more are deleted after six hours, since somebody may still read "
             "them: by archivers now and then, or with unstable-stream archive --compact",
