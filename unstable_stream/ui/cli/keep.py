@@ -197,7 +197,7 @@ def rm_command(
     with console.status("removing"):
         done = remove_runs(place, found)
     typer.echo(
-        f"removed {len(found)} runs, {sum(each.records for each in done.dropped):,} records; {place.root} "
+        f"removed {sum(each.records for each in done.dropped):,} records of {len(found)} runs; {place.root} "
         f"had {done.bytes_before / 1e6:,.1f} MB and has {done.bytes_after / 1e6:,.1f} MB now"
     )
     if done.log_in_use:
