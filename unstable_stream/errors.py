@@ -5,6 +5,7 @@ was expected and what to do about it. Shells retry on :attr:`UnstableStreamError
 message text. The command line prints these as one line; anything else is a bug and keeps its traceback.
 """
 
+from collections.abc import Iterable
 from typing import ClassVar, Self
 
 
@@ -176,3 +177,19 @@ class ArchiveBusyError(ArchiveError):
     """Another process held the archive's write lock past the deadline, or its store is away."""
 
     retriable = True
+
+
+def did_you_mean(name: object, known: Iterable[str], instead: str = "", *, after: str = "") -> str:
+    """Return ``did you mean NAME?`` with up to three known names that are close, whatever their case.
+
+    Args:
+        name: what was written.
+        known: the names there are.
+        instead: returned if none is close.
+        after: follows the question.
+    """
+    import difflib  # few commands end in a mistake
+
+    by_lower = {each.lower(): each for each in known}
+    close = difflib.get_close_matches(str(name).lower(), by_lower, n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(by_lower[each] for each in close)}?{after}" if close else instead

@@ -226,7 +226,7 @@ def test_a_part_of_the_distribution_cannot_be_trained_on() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"learnin_rate": 1e-4}, "unknown setting 'learnin_rate': did you mean 'learning_rate'?"),
+        ({"learnin_rate": 1e-4}, "unknown setting 'learnin_rate': did you mean learning_rate?"),
         ({"zzz": 1}, "unknown setting 'zzz': docs/reference/configuration.md lists the keys"),
         ({"num_threads": 2}, "write engine={'num_threads': …} or learner={'num_threads': …}"),
         ({"learner": {"rate": 1}}, "unknown key 'learner.rate'"),

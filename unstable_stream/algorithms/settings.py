@@ -81,6 +81,7 @@ class ReinforceConfig(PolicyGradientConfig):
 
     implementation = "unstable_stream.algorithms.reinforce:Reinforce"
     type: Literal["reinforce"] = "reinforce"
+    """This algorithm."""
 
 
 class CriticConfig(PolicyGradientConfig):
@@ -101,6 +102,7 @@ class A2CConfig(CriticConfig):
 
     implementation = "unstable_stream.algorithms.a2c:A2C"
     type: Literal["a2c"] = "a2c"
+    """This algorithm."""
 
 
 class PPOConfig(CriticConfig):
@@ -108,6 +110,7 @@ class PPOConfig(CriticConfig):
 
     implementation = "unstable_stream.algorithms.ppo:PPO"
     type: Literal["ppo"] = "ppo"
+    """This algorithm."""
     epochs: PositiveInt = 4
     """Passes over the batch of an update."""
     clip_low: float | None = Field(0.2, gt=0, le=1)

@@ -3,7 +3,6 @@
 A flat keyword is the name of any key that only one section has, or of a documented argument (``_ALIASES``).
 """
 
-import difflib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel
 
 from unstable_stream.api import shorthand
-from unstable_stream.errors import ConfigError
+from unstable_stream.errors import ConfigError, did_you_mean
 from unstable_stream.extensions import reference_to, references_to
 from unstable_stream.runs.config import RunConfig, parse_config, read_toml
 from unstable_stream.runs.overlay import overlaid
@@ -128,8 +127,7 @@ def _key(name: str) -> Key:
     known = sorted({*RunConfig.model_fields, *_ALIASES, *_flat_keys()})
     if name in _INSTEAD:
         raise ConfigError(f"{name}: {_INSTEAD[name]}")
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]!r}?" if close else "docs/reference/configuration.md lists the keys"
+    hint = did_you_mean(name, known, "docs/reference/configuration.md lists the keys")
     raise ConfigError(f"unknown setting {name!r}: {hint}")
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from unstable_stream.errors import ConfigError
+from unstable_stream.errors import ConfigError, did_you_mean
 from unstable_stream.extensions import KINDS, reference_to
 
 TINY_PLAYER: Final = "tiny-player"
@@ -113,8 +113,11 @@ def template_for(model: str, env_id: str) -> str:
         for game, template in _BOARDS.items():
             if env_id.startswith(game):
                 return template
+        from unstable_stream.games.environments import list_environments  # loads the games
+
+        meant = did_you_mean(env_id, [] if env_id in list_environments() else list_environments(), after=" ")
         raise ConfigError(
-            f"the tiny player reads boards of {', '.join(game.rstrip('-') for game in _BOARDS)}, "
+            f"{meant}the tiny player reads boards of {', '.join(game.rstrip('-') for game in _BOARDS)}, "
             f"not {env_id!r}: train another model, "
             "or name a template of your own: (env_id, players, template)"
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from unstable_stream.api.loops import iterate, wait_for
 from unstable_stream.api.place import Place
-from unstable_stream.errors import EventLogError, RunError, UnknownTopicError
+from unstable_stream.errors import EventLogError, RunError, UnknownTopicError, did_you_mean
 from unstable_stream.events import EVENT_TYPES
 from unstable_stream.log import topic_drift, topics
 from unstable_stream.log.open import opened_log
@@ -42,7 +42,8 @@ def declared_topic(name: str) -> TopicSpec:
     """Return one topic's declaration; raises :class:`UnknownTopicError` that names those there are."""
     specs = topics.load_topics()
     if name not in specs:
-        raise UnknownTopicError(f"no topic {name!r}; topics: {', '.join(specs)}")
+        meant = did_you_mean(name, specs, after=" ")
+        raise UnknownTopicError(f"no topic {name!r}; {meant}topics: {', '.join(specs)}")
     return specs[name]
 
 

@@ -1,6 +1,5 @@
 """Explain a wrong query in one line: the place of the mistake, and names that come close."""
 
-import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -11,12 +10,11 @@ import duckdb
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.archive.view_files import load_views
+from unstable_stream.errors import did_you_mean
 
 JSON_ERRORS: Final = "SET errors_as_json = true"
 """Statements to execute first, so that errors contain their place in the query."""
 
-_NO_CLOSE_NAME: Final = 0.6
-_SHOWN_NAMES: Final = 3
 _SETTINGS_AND_OVERLOADS: Final = ("Candidate functions", "Possible solutions", "This limit was set by")
 _ENDS_WITH_OFFSET: Final = re.compile(r"\boffset\W*$", re.IGNORECASE)
 
@@ -79,8 +77,7 @@ def _advice(details: Mapping[str, Any], before: str) -> Iterable[str]:
 
 
 def _did_you_mean(name: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name.lower(), dict.fromkeys(names), _SHOWN_NAMES, _NO_CLOSE_NAME)
-    return f"Did you mean {' or '.join(close)}?" if close else ""
+    return did_you_mean(name, names).replace("did", "Did", 1)
 
 
 def _columns_of() -> Mapping[str, Iterable[str]]:

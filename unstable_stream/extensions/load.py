@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, p
 from types import ModuleType
 from typing import Any
 
-from unstable_stream.errors import ConfigError
+from unstable_stream.errors import ConfigError, did_you_mean
 from unstable_stream.events import ExtensionUse
 from unstable_stream.extensions.imports import NotImportableError, digest_of, import_file, import_module
 from unstable_stream.extensions.kinds import Kind
@@ -85,9 +85,10 @@ def module_of(kind: Kind, reference: Reference, where: str) -> tuple[ModuleType,
         point = entry_points_of(kind).get(target)
         if point is None:
             known = ", ".join([*kind.built_in, *kind.presets, *entry_points_of(kind)]) or "none by name"
+            meant = did_you_mean(target, known.split(", "), after=" ")
             raise ConfigError(
-                f"{where}: unknown {kind.name.replace('_', ' ')} {target!r}; known: {known}; or give "
-                "package.module:Name or path/to/file.py:Name"
+                f"{where}: unknown {kind.name.replace('_', ' ')} {target!r}; {meant}known: "
+                f"{known}; or give package.module:Name or path/to/file.py:Name"
             )
         check_allowed(target, f"{where}:")
         return import_module(point.module), point.attr

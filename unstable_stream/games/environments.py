@@ -19,7 +19,6 @@ Facts about TextArena 0.7.4 that this module hides:
   ``DeprecationWarning`` when they are compiled), and importing TextArena changes the global warning filters.
 """
 
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -34,7 +33,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from unstable_stream.errors import ConfigError, EnvironmentUnavailableError, GameError
+from unstable_stream.errors import ConfigError, EnvironmentUnavailableError, GameError, did_you_mean
 from unstable_stream.events import storable_text, storable_values
 from unstable_stream.extensions import KINDS, Reference, build, entry_points_of, load
 from unstable_stream.extensions.build import refuse
@@ -417,8 +416,7 @@ def _spec(env_id: str) -> Any:
     registry = _registry()
     spec = registry.get(env_id)
     if spec is None:
-        close = difflib.get_close_matches(env_id, registry, n=4, cutoff=0.6)
-        hint = f"did you mean {', '.join(close)}?" if close else "list_environments() names them all."
+        hint = did_you_mean(env_id, registry, "list_environments() names them all.")
         raise EnvironmentUnavailableError(f"unknown environment {env_id!r}; {hint}")
     return spec
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from unstable_stream.errors import ConfigError
+from unstable_stream.errors import ConfigError, did_you_mean
 from unstable_stream.extensions import KINDS, Reference, build, entry_points_of
 from unstable_stream.extensions.build import refuse
 from unstable_stream.games.board_templates import BOARD_TEMPLATES
@@ -239,7 +239,10 @@ def _own_template(name: str) -> PromptTemplate:
     reference = Reference.parse(name, kind.key)
     if not reference.names_code and reference.target not in entry_points_of(kind):
         known = ", ".join(sorted(TEMPLATES))
-        raise ConfigError(f"unknown prompt template {name!r}; expected one of {known}, or an extension")
+        meant = did_you_mean(name, TEMPLATES, after=" ")
+        raise ConfigError(
+            f"unknown prompt template {name!r}; {meant}expected one of {known}, or an extension"
+        )
     found = build(kind, name, kind.key)
     if isinstance(found, PromptTemplate):
         return found

@@ -7,7 +7,6 @@ Every choice of code is open: a built-in's name, or a reference to an extension
 (:mod:`unstable_stream.extensions`). Paths of files are made absolute when the configuration is read.
 """
 
-import difflib
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ import pydantic
 from pydantic import BaseModel
 
 from unstable_stream.algorithms.settings import BUILT_IN
-from unstable_stream.errors import ConfigError
+from unstable_stream.errors import ConfigError, did_you_mean
 from unstable_stream.events import MOST_LEVELS, unfit
 from unstable_stream.extensions.sections import ConfigSection, ExtensionConfig
 from unstable_stream.log.stores.address import is_address
@@ -200,9 +199,9 @@ def _explain(item: Any) -> str:
     where = _key(item)
     if item["type"] == "extra_forbidden":
         known = _known_keys(item["loc"][:-1])
-        close = difflib.get_close_matches(str(item["loc"][-1]), known, n=1)
-        meant = f", did you mean {close[0]!r}?" if close else ""
-        return f"unknown key {where!r}{meant}" + (f"; known here: {', '.join(known)}" if known else "")
+        meant = did_you_mean(item["loc"][-1], known)
+        told = f", {meant}" if meant else ""
+        return f"unknown key {where!r}{told}" + (f"; known here: {', '.join(known)}" if known else "")
     if where in ("train_envs", "eval_envs") and isinstance(item["input"], str):
         return f"{where} is a list of tables: {where}.0.env_id={item['input']} names the first environment"
     if item["type"] == "missing":

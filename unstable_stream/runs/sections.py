@@ -91,6 +91,7 @@ class OpponentConfig(ConfigSection):
     api_key_env: str = "OPENROUTER_API_KEY"
     """Name of the environment variable that holds the key; the key itself is never recorded."""
     template: Named = "default"
+    """Kinds ``openai`` and ``model``: prompt template and its action extraction, by name or an extension."""
     max_tokens: PositiveInt = 1024
     """Longest answer; the thoughts of a model that reasons count, so it needs several thousand."""
     max_tokens_name: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
@@ -168,6 +169,7 @@ class SamplingConfig(ConfigSection):
     max_tokens: PositiveInt = 512
     """Longest completion; also the constant length normaliser of Dr. GRPO."""
     temperature: float = Field(1.0, gt=0)
+    """Divides the logits, where tokens are sampled and where the learner scores them; below 1: less random."""
     top_p: float = Field(1.0, gt=0, le=1)
     """A run that trains takes only 1: the learner scores tokens under the whole distribution."""
 
@@ -176,8 +178,11 @@ class LoraConfig(ConfigSection):
     """The adapter that is trained, unless ``learner.parameters`` is ``all``."""
 
     lora_rank: PositiveInt = 16
+    """Rank of the two matrices whose product is added to each weight."""
     lora_alpha: PositiveInt = 32
+    """The product is scaled by this, divided by the rank."""
     lora_dropout: float = Field(0.0, ge=0, lt=1)
+    """Share of an adapted layer's inputs that is left out at random while it is trained."""
     target_modules: tuple[str, ...] = (
         "q_proj",
         "k_proj",
@@ -187,6 +192,7 @@ class LoraConfig(ConfigSection):
         "up_proj",
         "down_proj",
     )
+    """Names of the linear layers that are adapted, as modules of the model end with them."""
     last_layers: PositiveInt | None = None
     """Only this many of the last decoder layers get the adapter; ``None``: all. Fewer train faster, because
     the backward pass ends at the first of them.
@@ -392,6 +398,7 @@ class LearnerConfig(ConfigSection):
     optimizer_steps: PositiveInt = 1
     """Optimizer steps per update; the batch is shuffled and split among them."""
     learning_rate: float = Field(1e-4, gt=0)
+    """Step size of AdamW at its highest; ``lr_warmup_updates``, ``lr_final_fraction`` say how it changes."""
     lr_final_fraction: float = Field(1.0, ge=0, le=1)
     """The learning rate falls to this fraction at the last update; 1: constant."""
     lr_schedule: Literal["linear", "cosine"] = "linear"
@@ -399,6 +406,7 @@ class LearnerConfig(ConfigSection):
     lr_warmup_updates: int = Field(0, ge=0)
     """First updates over which the learning rate rises from 0 to what it would be."""
     weight_decay: float = Field(0.0, ge=0)
+    """AdamW's decoupled decay: a step shrinks each weight by this times the learning rate."""
     grad_clip: float = Field(1.0, gt=0)
     """Global L2 norm."""
     batch_delay_buffer: float = Field(1.0, ge=1)

@@ -151,7 +151,7 @@ def test_stages_that_are_not_in_the_file_stay_as_they_were(tmp_path: Path) -> No
         ("final = []", r"new.toml: expected a \[rewards\] table"),
         (
             "[rewards]\nfinl = []",
-            r"new.toml: unknown key 'rewards.finl', did you mean 'final'\?; known here: final",
+            r"new.toml: unknown key 'rewards.finl', did you mean final\?; known here: final",
         ),
         ("[rewards", "new.toml: not valid TOML"),
         (None, "cannot read .*new.toml: No such file"),

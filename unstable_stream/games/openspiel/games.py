@@ -3,7 +3,6 @@
 OpenSpiel writes each of its errors to standard error too, so names are looked up before it is asked.
 """
 
-import difflib
 import importlib
 import importlib.util
 import random
@@ -13,7 +12,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any, Final
 
-from unstable_stream.errors import ConfigError
+from unstable_stream.errors import ConfigError, did_you_mean
 from unstable_stream.games.openspiel.wording import move_names, observation, read_move
 
 PLAYERS: Final = 2
@@ -30,8 +29,7 @@ def load_game(name: str, parameters: Mapping[str, Any] | None = None) -> Any:  #
     wrong = f"openspiel:{name}"
     kind = _types().get(name)
     if kind is None:
-        close = difflib.get_close_matches(name, _types(), n=3, cutoff=0.5)
-        hint = f"did you mean {', '.join(close)}?" if close else "it has kuhn_poker, nim and more"
+        hint = did_you_mean(name, _types(), "it has kuhn_poker, nim and more")
         raise ConfigError(f"{wrong}: OpenSpiel has no game {name!r}; {hint}")
     given = dict(parameters or {})
     known = kind.parameter_specification

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, TypeAlias
 
-from unstable_stream.errors import ConfigError, GameError
+from unstable_stream.errors import ConfigError, GameError, did_you_mean
 from unstable_stream.extensions import KINDS, Reference, build, entry_points_of
 from unstable_stream.extensions.build import refuse
 from unstable_stream.games.opponents import legal_moves, search
@@ -58,8 +58,9 @@ def check_scripted(name: str, env_id: str) -> None:
         _own_player(name)
         return
     if name not in SCRIPTED_NAMES:
+        meant, known = did_you_mean(name, SCRIPTED_NAMES, after=" "), ", ".join(SCRIPTED_NAMES)
         raise ConfigError(
-            f"unknown scripted player {name!r}; expected one of {', '.join(SCRIPTED_NAMES)}, or an extension"
+            f"unknown scripted player {name!r}; {meant}expected one of {known}, or an extension"
         )
     available = scripted_names(env_id)
     if not available:

@@ -15,6 +15,8 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from unstable_stream.errors import did_you_mean
+
 COMMANDS: Final = {
     "train": ("quickstart", "train", "plan", "watch", "scale", "fork", "processors"),
     "look": ("runs", "games", "ui", "report", "why", "sql", "collapse", "track", "monitor", "doctor"),
@@ -77,6 +79,12 @@ class LazyCommands(TyperGroup):
         add_command(app, cmd_name)
         group = typer.main.get_group(app)
         return group.get_command(ctx, cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that is named first, and its arguments; a mistake is told with what is close."""
+        if args and args[0] not in _HOMES:
+            ctx.fail(f"no command {args[0]!r}; {did_you_mean(args[0], _HOMES, '-h lists them')}")
+        return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Show the list of commands without importing any."""

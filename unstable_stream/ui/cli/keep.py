@@ -9,6 +9,7 @@ import typer
 from unstable_stream.api.output import configure_output, plain, plain_console
 from unstable_stream.api.place import Place
 from unstable_stream.ui.cli.options import DataPlace, RunArgument
+from unstable_stream.ui.cli.output import Format, print_rows
 
 
 def push_command(
@@ -260,3 +261,36 @@ def prune_command(
     done = "would be forgotten" if dry_run else "forgotten"
     runs = len({each.run_id for each in found})
     typer.echo(f"{sum(len(each.names) for each in found):,} saved states of {runs:,} runs {done}")
+
+
+def disk_command(
+    what: Annotated[str | None, typer.Argument(metavar="[DIR|RUN]")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1)] = None,
+    *,
+    place: Place,
+    form: Format,
+) -> None:
+    """Show what takes the space of a data directory or of a run, the largest first, and what frees each part.
+
+    It looks at the log by topic, the archive by table, files of each run, and caches of this machine.
+
+    Example: unstable-stream disk
+
+    Example: unstable-stream disk latest
+
+    Args:
+        what: A data directory, by default that of --data; or a run, named as in 'unstable-stream runs'.
+        limit: At most so many, the largest.
+    """
+    from unstable_stream.api.disk import disk_usage
+
+    is_directory = what is not None and Path(what).is_dir()
+    if is_directory:
+        place = Place.at(what, place.log)
+    used = disk_usage(place, None if is_directory else what)
+    if form is not Format.TABLE:
+        print_rows(("what", "bytes", "freed_by"), used[:limit], form)
+        return
+    rows = [(each.what, round(each.bytes / 1e6, 1), each.frees) for each in used[:limit]]
+    print_rows(("what", "MB", "freed by"), rows, form)
+    print(f"{sum(each.bytes for each in used) / 1e6:,.1f} MB in all", file=sys.stderr)
