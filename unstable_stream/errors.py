@@ -191,5 +191,8 @@ def did_you_mean(name: object, known: Iterable[str], instead: str = "", *, after
     import difflib  # few commands end in a mistake
 
     by_lower = {each.lower(): each for each in known}
-    close = difflib.get_close_matches(str(name).lower(), by_lower, n=3, cutoff=0.6)
-    return f"did you mean {' or '.join(by_lower[each] for each in close)}?{after}" if close else instead
+    wanted = str(name).lower()
+    longer = [each for each in by_lower if len(wanted) > 2 and each.startswith(wanted)]  # a beginning of it
+    close = dict.fromkeys([*difflib.get_close_matches(wanted, by_lower, n=3, cutoff=0.6), *longer])
+    names = " or ".join(by_lower[each] for each in list(close)[:3])
+    return f"did you mean {names}?{after}" if close else instead

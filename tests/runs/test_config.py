@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from tools.pages.configuration import type_name
+from unstable_stream.api.config_keys import type_name
 from unstable_stream.errors import ConfigError
 from unstable_stream.log.stores.address import path_part
 from unstable_stream.runs.config import RunConfig, parse_config, read_toml

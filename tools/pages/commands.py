@@ -11,6 +11,7 @@ from unstable_stream.ui.cli import app
 from unstable_stream.ui.cli.commands import COMMANDS
 
 _TITLES: Final = {
+    "configure": "Configure",
     "train": "Train",
     "look": "Look",
     "measure": "Measure",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias, Union
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Tag
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Tag, WithJsonSchema
 
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions.reference import Reference, absolute
@@ -29,13 +29,15 @@ def _as_text(value: Any) -> Any:
     return Reference.parse(spec).text if isinstance(spec, (str, Mapping)) else spec
 
 
-Transform: TypeAlias = Annotated[dict[str, Any], BeforeValidator(as_table)]
+_TEXT_OR_TABLE = WithJsonSchema({"type": ["string", "object"]})
+
+Transform: TypeAlias = Annotated[dict[str, Any], BeforeValidator(as_table), _TEXT_OR_TABLE]
 """``{type = "ClassName", argument = value, …}`` or a string; any reference to an extension."""
 
 Choice: TypeAlias = Annotated[str | dict[str, Any], BeforeValidator(_as_spec)]
 """A built-in's name, or a reference to an extension: a string or a table ``{type = …, argument = value}``."""
 
-Named: TypeAlias = Annotated[str, BeforeValidator(_as_text)]
+Named: TypeAlias = Annotated[str, BeforeValidator(_as_text), _TEXT_OR_TABLE]
 """The same as one string, because events name it: a table becomes ``target(argument=value)``."""
 
 

@@ -56,8 +56,8 @@ class VllmEngineConfig(ConfigSection):
     """Compute threads of one engine without a GPU; ``None``: the cores that the learner leaves, shared by the
     engines."""
     extra_engine_args: dict[str, Any] = Field(default_factory=dict)
-    """More arguments for vLLM's ``AsyncEngineArgs``, under its names; those that keys here stand for are refused.
-    """
+    """More arguments for vLLM's ``AsyncEngineArgs``, under its names; those that other keys decide are
+    refused."""
 
 
 class EngineExtensionConfig(ExtensionConfig):
@@ -85,7 +85,9 @@ class EngineRange(ConfigSection):
     """A number of engines that follows what the Ray cluster has: GPUs, or machines where there are none."""
 
     min: PositiveInt = 1
+    """The run begins when there are so many."""
     max: PositiveInt
+    """No more, however much room there is."""
 
     @pydantic.model_validator(mode="after")
     def _check_order(self) -> Self:

@@ -169,7 +169,7 @@ class SamplingConfig(ConfigSection):
     max_tokens: PositiveInt = 512
     """Longest completion; also the constant length normaliser of Dr. GRPO."""
     temperature: float = Field(1.0, gt=0)
-    """Divides the logits, where tokens are sampled and where the learner scores them; below 1: less random."""
+    """Divides the logits where tokens are sampled and where the learner scores them; lower is less random."""
     top_p: float = Field(1.0, gt=0, le=1)
     """A run that trains takes only 1: the learner scores tokens under the whole distribution."""
 

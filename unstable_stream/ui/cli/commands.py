@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from unstable_stream.errors import did_you_mean
 
 COMMANDS: Final = {
+    "configure": ("init", "config"),
     "train": ("quickstart", "train", "plan", "watch", "scale", "fork", "processors"),
     "look": ("runs", "games", "ui", "report", "why", "sql", "collapse", "track", "monitor", "doctor"),
     "measure": ("eval", "tournament", "exploitability"),
