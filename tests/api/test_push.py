@@ -260,7 +260,7 @@ def test_files_are_replaced_only_if_that_is_said(trained: us.Run, tmp_path: Path
     target.mkdir()
     trained.push(target)  # an empty directory is as good as none
     (target / "old").touch()
-    with pytest.raises(RunError, match="has files: name another directory, or add --replace"):
+    with pytest.raises(RunError, match="has files: name another directory, or add --force"):
         trained.push(target)
     trained.push(target, merged=True, replace=True)
     assert not (target / "old").exists()
@@ -271,7 +271,7 @@ def test_files_are_replaced_only_if_that_is_said(trained: us.Run, tmp_path: Path
     trained.push(link, replace=True)
     assert link.is_symlink()
     assert not (target / "model.safetensors").exists()
-    with pytest.raises(RunError, match="which --replace would delete"):
+    with pytest.raises(RunError, match="which --force would delete"):
         trained.push(trained.place.root.parent, replace=True)
     assert trained.place.root.is_dir()
 
@@ -481,7 +481,7 @@ def test_files_on_the_hub_are_replaced_only_if_that_is_said(hub: tuple[Hub, str]
     made.private = True
     made.files["model.safetensors"] = b"old"
     before = dict(made.files)
-    with pytest.raises(RunError, match=r"^hf://me/player has files: add --replace"):
+    with pytest.raises(RunError, match=r"^hf://me/player has files: add --force"):
         send(directory, address)
     assert made.files == before
     send(directory, address, replace=True)

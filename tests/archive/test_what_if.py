@@ -57,7 +57,7 @@ def test_a_label_is_used_once_unless_it_is_to_be_replaced(tmp_path: Path) -> Non
             made.write(label, SCHEMA, {"name": [], "value": []})
     assert json.loads((directory / "about.json").read_text()) == {"which": "second"}
     assert not (directory / "first.parquet").exists(), "nothing is left of the one replaced"
-    with pytest.raises(ArchiveError, match=r"already.*--label.*--replace"), open_set(directory):
+    with pytest.raises(ArchiveError, match=r"already.*--label.*--force"), open_set(directory):
         pass
     assert json.loads((directory / "about.json").read_text()) == {"which": "second"}
 

@@ -46,7 +46,7 @@ async def test_a_key_stays_out_of_everything_that_is_kept(
     assert dict(ends)["game-abandoned"] > 0, "no refusal was met"
     report = tmp_path / "report.html"
     result = CliRunner().invoke(
-        app, ["report", launched.run_id, "--data", str(tmp_path), "--output", str(report)]
+        app, ["report", launched.run_id, "--data", str(tmp_path), "--out", str(report)]
     )
     assert result.exit_code == 0, result.output
     shown = capfd.readouterr()

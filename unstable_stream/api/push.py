@@ -173,7 +173,7 @@ def upload(
         found = api.model_info(repository)
         files = {each.rfilename for each in found.siblings or ()} - {".gitattributes"}
         if files and not replace:
-            raise RunError(f"hf://{repository} has files: add --replace to replace them all")
+            raise RunError(f"hf://{repository} has files: add --force to replace them all")
         if not public and not found.private:
             raise RunError(
                 f"hf://{repository} is public: add --public to publish there, or make it private first"
@@ -211,12 +211,10 @@ def _check_target(target: Path, place: Place, replace: bool) -> None:
         raise RunError(f"{target} is a file: name a directory")
     if target.is_dir() and any(target.iterdir()):
         if not replace:
-            raise RunError(
-                f"{target} has files: name another directory, or add --replace to replace them all"
-            )
+            raise RunError(f"{target} has files: name another directory, or add --force to replace them all")
         for kept in (place.data.root.resolve(), Path.cwd()):
             if kept.is_relative_to(target):
-                raise RunError(f"{target} holds {kept}, which --replace would delete: name another directory")
+                raise RunError(f"{target} holds {kept}, which --force would delete: name another directory")
 
 
 def _write(

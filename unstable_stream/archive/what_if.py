@@ -125,7 +125,8 @@ def open_set(directory: Path | None, *, replace: bool = False) -> Iterator[Label
         return
     if directory.exists() and not replace:
         raise ArchiveError(
-            f"there is a set at {directory} already: give this one another --label, or --replace that one"
+            f"there is a set at {directory} already: give this one another --label, or replace that one "
+            "with --force"
         )
     unfinished = directory.parent / f".{directory.name}.{os.getpid()}"
     try:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from tests.archive.history import made_up_run
 from tests.command_line import PROGRAM, run_command
+from tests.places import append
 from unstable_stream.ui.cli import app
 from unstable_stream.ui.cli.commands import COMMANDS, summary
 
@@ -17,12 +20,56 @@ HEAVY = ("torch", "transformers", "ray", "textarena", "vllm", "duckdb", "peft")
 
 
 def test_the_list_of_commands_says_what_each_says_itself_and_each_has_an_example() -> None:
+    for name, command in _commands():
+        if " " not in name:
+            assert " ".join(command.help.split()).startswith(summary(name)), name
+        if not getattr(command, "no_args_is_help", False):
+            assert f"Example: unstable-stream {name}" in command.help, name
+
+
+def _commands() -> Iterator[tuple[str, Any]]:
     root: Any = typer.main.get_command(app)
     for name in (name for names in COMMANDS.values() for name in names):
         own = root.get_command(None, name)
-        assert " ".join(own.help.split()).startswith(summary(name)), name
-        for command in getattr(own, "commands", {name: own}).values():
-            assert f"unstable-stream {name}" in command.help, command.name
+        yield name, own
+        yield from ((f"{name} {part}", each) for part, each in getattr(own, "commands", {}).items())
+
+
+def test_an_option_has_one_name_one_letter_and_one_kind_in_all_commands() -> None:
+    forms: dict[str, set[tuple[tuple[str, ...], bool]]] = {}
+    letters: dict[str, set[str]] = {}
+    for _, command in _commands():
+        for option in (each for each in command.params if each.param_type_name == "option"):
+            name, *short = option.opts
+            forms.setdefault(name, set()).add((tuple(short), bool(option.is_flag)))
+            for letter in short:
+                letters.setdefault(letter, set()).add(name)
+    kinds = {"--games": 2, "--tables": 2}  # how many to play, or whether again; which ones, or what there is
+    assert [name for name, found in forms.items() if len(found) > kinds.get(name, 1)] == []
+    shared = {letter: names for letter, names in letters.items() if len(names) > 1}
+    assert shared == {"-f": {"--file", "--follow"}}  # of a query in a file, and of what goes on
+    assert {"--out", "--force", "--json", "--csv", "--limit", "--run", "--dry-run"} <= forms.keys()
+    other_words = "--output --directory --replace --overwrite --yes --lines --max --count --format --run-id"
+    assert forms.keys().isdisjoint(other_words.split())
+    assert forms["--out"] == {(("-o",), False)}
+    assert forms["--limit"] == {(("-n",), False)}
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["rm", "run-"], ["run-a"]),
+        (["games", "--run", ""], ["run-a"]),
+        (["why", "x"], []),
+        (["train", "--set", "learner.learning_r"], ["learner.learning_rate="]),
+    ],
+)
+def test_a_shell_completes_runs_and_keys(words: list[str], found: list[str], tmp_path: Path) -> None:
+    append(tmp_path, made_up_run(updates=1))
+    line = {"COMP_WORDS": " ".join(["unstable-stream", *words]), "COMP_CWORD": str(len(words))}
+    shell = {"_UNSTABLE_STREAM_COMPLETE": "complete_bash", "UNSTABLE_STREAM_DATA": str(tmp_path), **line}
+    done = CliRunner().invoke(app, [], env=shell, prog_name="unstable-stream")
+    assert done.stdout.split() == found, done.output
 
 
 @pytest.mark.parametrize(

@@ -214,11 +214,11 @@ def test_the_list_of_installed_plugins_may_be_empty(directory: Path) -> None:
 
 
 def test_a_finished_run_goes_to_json_lines(directory: Path) -> None:
-    first = run(directory, "track", "run-a", "--to", "jsonl", "--directory", "curves")
+    first = run(directory, "track", "run-a", "--to", "jsonl", "--out", "curves")
     assert (first.returncode, first.stdout) == (0, ""), first.stderr
     written = (directory / "curves" / "run-a" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert first.stderr == f"run-a: {len(written)} metrics events up to update 6; curves/run-a\n"
-    again = run(directory, "track", "run-a", "--to", "jsonl", "--directory", "curves")
+    again = run(directory, "track", "run-a", "--to", "jsonl", "--out", "curves")
     assert again.stderr == (
         f"run-a: 0 metrics events up to update 6, {len(written)} were there before; curves/run-a\n"
     )
@@ -231,7 +231,7 @@ def test_wandb_that_only_writes_files_says_how_to_send_them(
         monkeypatch.setenv(f"WANDB_{name}_DIR", str(directory / name))
     monkeypatch.setenv("WANDB_MODE", "offline")
     # A process of its own: the package reads its environment once.
-    track = [sys.executable, "-c", PROGRAM, "track", "run-a", "--to", "wandb", "--directory", "curves"]
+    track = [sys.executable, "-c", PROGRAM, "track", "run-a", "--to", "wandb", "--out", "curves"]
     done = subprocess.run(track, cwd=directory, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "wandb sync curves/run-a/wandb/offline-run-*" in done.stderr.replace("\n", "")

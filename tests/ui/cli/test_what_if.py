@@ -76,8 +76,8 @@ def test_rerate_stores_a_labelled_set_beside_the_original(data: Path) -> None:
     labelled = ("rerate", RUN, "--label", "elo-k=16")
     clash = ask(data, *labelled)
     assert clash.exit_code == 1
-    assert "give this one another --label, or --replace that one" in str(clash.exception)
-    assert ask(data, *labelled, "--replace").exit_code == 0
+    assert "give this one another --label, or replace that one with --force" in str(clash.exception)
+    assert ask(data, *labelled, "--force").exit_code == 0
     assert json.loads((directory / "about.json").read_text())["system"] == "trueskill"
 
 

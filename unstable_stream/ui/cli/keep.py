@@ -8,7 +8,7 @@ import typer
 
 from unstable_stream.api.output import configure_output, plain, plain_console
 from unstable_stream.api.place import Place
-from unstable_stream.ui.cli.options import DataPlace, RunArgument
+from unstable_stream.ui.cli.options import DataPlace, RunArgument, complete_run
 from unstable_stream.ui.cli.output import Format, print_rows
 
 
@@ -16,7 +16,7 @@ def push_command(
     checkpoint: str,
     destination: str,
     merged: bool = False,
-    replace: bool = False,
+    force: bool = False,
     public: bool = False,
     *,
     place: Place,
@@ -31,13 +31,13 @@ def push_command(
         checkpoint: RUN@UPDATE, RUN@best, RUN@-1, or RUN for its newest checkpoint.
         destination: A directory, or hf://OWNER/NAME on the Hugging Face Hub.
         merged: The base model with the adapter merged into it, not the adapter alone.
-        replace: Replace what is there.
+        force: Replace what is there.
         public: Let anybody on the Hub read it; else it is private.
     """
     from unstable_stream.api.push import push_checkpoint
 
     with plain_console(stderr=True, highlight=False).status("pushing"):
-        done = push_checkpoint(place, checkpoint, destination, merged=merged, replace=replace, public=public)
+        done = push_checkpoint(place, checkpoint, destination, merged=merged, replace=force, public=public)
     kinds = {"adapter": "adapter", "merged": "merged model", "whole": "whole model"}
     size = sum(done.files.values()) / 1e6
     typer.echo(
@@ -146,7 +146,7 @@ def archive_command(
 
 
 def rm_command(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", autocompletion=complete_run)],
     dry_run: bool = False,
     force: bool = False,
     *,

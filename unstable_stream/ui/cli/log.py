@@ -127,7 +127,7 @@ def topics_check(*, place: Place) -> None:
 def topics_lag(
     wanted: Annotated[str | None, typer.Option("--group")] = None,
     partitions: bool = False,
-    everyone: Annotated[bool, typer.Option("--all")] = False,
+    everyone: Annotated[bool, typer.Option("--all", "-a")] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w")] = False,
     *,
     place: Place,
@@ -241,7 +241,7 @@ def log_command() -> None:
 
 def log_tail(
     topic: str,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0)] = 10,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0)] = 10,
     follow: Annotated[bool, typer.Option("--follow", "-f")] = False,
     run: RunOption = None,
     as_json: Annotated[bool, typer.Option("--json")] = False,
@@ -254,14 +254,14 @@ def log_tail(
 
     Args:
         topic: Topic name; see 'unstable-stream topics'.
-        lines: Records to show from the end.
+        limit: Records to show from the end.
         follow: Go on with new records until Ctrl-C.
         as_json: Whole records, one JSON object a line.
     """
     from unstable_stream.api.topics import record_body, tail
 
     try:
-        for record in tail(place, topic, lines, follow=follow, run=run):
+        for record in tail(place, topic, limit, follow=follow, run=run):
             at = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
             body = record_body(record)
             print(json.dumps(at | body) if as_json else _line(record, body), flush=True)

@@ -235,7 +235,7 @@ def ui_command(
 
 def report_command(
     runs: RunsArgument = None,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("report.html"),
+    out: Annotated[Path, typer.Option("--out", "-o")] = Path("report.html"),
     samples: Annotated[int, typer.Option(min=0)] = 6,
     tokenizer: str | None = None,
     *,
@@ -250,7 +250,7 @@ def report_command(
     Example: unstable-stream report RUN OTHER_RUN -o comparison.html
 
     Args:
-        output: The HTML file to write.
+        out: The HTML file to write.
         samples: Most games to show of each run.
         tokenizer: Directory of the model's tokenizer, to show tokens as text; by default where the run found
             it.
@@ -260,8 +260,8 @@ def report_command(
     console = plain_console(stderr=True, highlight=False)
     with console.status("writing the report"):
         named = find_runs(place.archive, runs or [])
-        size = write_report(place.archive, named, output, samples=samples, tokenizer=tokenizer)
-    console.print(f"{output} written, {size / 1e6:.1f} MB: open it in a browser")
+        size = write_report(place.archive, named, out, samples=samples, tokenizer=tokenizer)
+    console.print(f"{out} written, {size / 1e6:.1f} MB: open it in a browser")
 
 
 def why_command(
@@ -424,8 +424,8 @@ def doctor_command(as_json: Annotated[bool, typer.Option("--json")] = False, *, 
 def track_command(
     run: RunArgument,
     to: Annotated[str, typer.Option(metavar="TRACKER")],
-    directory: Path | None = None,
-    follow: bool = False,
+    out: Annotated[Path | None, typer.Option("--out", "-o")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f")] = False,
     source: Literal["log", "archive"] = "log",
     *,
     place: Place,
@@ -434,11 +434,11 @@ def track_command(
 
     Called again, it goes on where it was and writes nothing twice. See docs/reference/metrics.md.
 
-    Example: unstable-stream track quickstart-2026 --to tensorboard --directory curves
+    Example: unstable-stream track quickstart-2026 --to tensorboard --out curves
 
     Args:
         to: jsonl, tensorboard, wandb, 'wandb(project="UB", mode="offline")', or path/to/file.py:Name.
-        directory: Write to DIRECTORY/RUN; by default to tracking/RUN in the data directory.
+        out: Write to OUT/RUN, a directory; by default to tracking/RUN in the data directory.
         follow: Go on until the run ends.
         source: Where to read them.
     """
@@ -447,11 +447,11 @@ def track_command(
     configure_output("tracker")
     try:
         with records_read() as progress:
-            done = track_run(place, run, to, directory, follow=follow, source=source, progress=progress)
+            done = track_run(place, run, to, out, follow=follow, source=source, progress=progress)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on where it was", file=sys.stderr)
         raise typer.Exit(130) from None
-    home = (place.data.root / "tracking" if directory is None else directory) / done.run_id
+    home = (place.data.root / "tracking" if out is None else out) / done.run_id
     known = f", {done.known:,} were there before" if done.known else ""
     given = f"{done.given:,} metrics events up to update {done.update:,}{known}"
     print(f"{done.run_id}: {given}; {home}", file=sys.stderr)

@@ -19,7 +19,7 @@ import typer
 from typer.models import OptionInfo, ParameterInfo
 
 from unstable_stream.api.place import DEFAULT_DATA_DIR, DEFAULT_LOG, Place
-from unstable_stream.errors import ConfigError
+from unstable_stream.errors import ConfigError, UnstableStreamError
 from unstable_stream.ui.cli.output import CsvOption, Format, JsonOption, TableOption, pick_format
 
 DataOption: TypeAlias = Annotated[
@@ -63,14 +63,44 @@ MetricsPortOption: TypeAlias = Annotated[
 QuietOption: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="No live view.")]
 
 _RUN: Final = "id, the beginning of it, name, number in 'unstable-stream runs', or latest"
-RunArgument: TypeAlias = Annotated[str, typer.Argument(metavar="RUN", help=f"Run: {_RUN}.")]
-NewestRunArgument: TypeAlias = Annotated[str, typer.Argument(metavar="[RUN]", help=f"Run: {_RUN}.")]
+
+
+def complete_run(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Return the ids of runs that begin so, each with its state, for the shell."""
+    from unstable_stream.api.runs import listed_runs  # the parser needs none
+
+    place = Place.at(context.params.get("data"), context.params.get("log"))
+    try:
+        runs = listed_runs(place, from_log=not place.has_archive)
+    except UnstableStreamError:
+        return []
+    return [(run.run, run.state) for run in runs if run.run.startswith(incomplete) and run.number]
+
+
+def complete_key(incomplete: str) -> list[tuple[str, str]]:
+    """Return the keys that begin so, each with its meaning, for the shell."""
+    from unstable_stream.api.config_keys import config_keys  # the parser needs none
+
+    keys = [key for key in config_keys() if key.kind != "section" and key.path.startswith(incomplete)]
+    return [(f"{key.path}=", key.meaning) for key in keys]
+
+
+def _named_run(metavar: str) -> Any:
+    return typer.Argument(metavar=metavar, help=f"Run: {_RUN}.", autocompletion=complete_run)
+
+
+RunArgument: TypeAlias = Annotated[str, _named_run("RUN")]
+NewestRunArgument: TypeAlias = Annotated[str, _named_run("[RUN]")]
 """With the default ``latest``."""
 RunsArgument: TypeAlias = Annotated[
-    list[str] | None, typer.Argument(metavar="[RUN]...", help=f"Runs, each: {_RUN}. Default: latest.")
+    list[str] | None,
+    typer.Argument(
+        metavar="[RUN]...", help=f"Runs, each: {_RUN}. Default: latest.", autocompletion=complete_run
+    ),
 ]
 RunOption: TypeAlias = Annotated[
-    str | None, typer.Option("--run", metavar="RUN", help=f"Only this run: {_RUN}.")
+    str | None,
+    typer.Option("--run", metavar="RUN", help=f"Only this run: {_RUN}.", autocompletion=complete_run),
 ]
 PolicyArgument: TypeAlias = Annotated[
     str,
@@ -87,7 +117,10 @@ LimitOption: TypeAlias = Annotated[
 SetOption: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Override a configuration key, e.g. learner.iterations=50."
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a configuration key, e.g. learner.iterations=50.",
+        autocompletion=complete_key,
     ),
 ]
 

@@ -116,9 +116,9 @@ def rerate_command(
     per_env: bool = False,
     overall: bool = False,
     label: str | None = None,
-    replace: bool = False,
+    force: bool = False,
     dry_run: bool = False,
-    source: Annotated[Literal["archive", "log"] | None, typer.Option("--from")] = None,
+    source: Literal["archive", "log"] | None = None,
     *,
     place: Place,
     form: Format,
@@ -142,7 +142,7 @@ def rerate_command(
         per_env: Only within each environment.
         overall: Only over all environments together.
         label: Name of the new set. Default: the system and the options given.
-        replace: Replace the set of that --label.
+        force: Replace the set of that --label.
         dry_run: Store nothing, only compare.
         source: Where to read outcomes. Default: the archive if there is one.
     """
@@ -158,7 +158,7 @@ def rerate_command(
         per_env=per_env,
         overall=overall,
         label=label,
-        replace=replace,
+        replace=force,
         dry_run=dry_run,
         source=source,
     )
@@ -177,7 +177,7 @@ def rederive_command(
     run: RunArgument,
     rewards: Annotated[Path, typer.Option(metavar="TOML")],
     label: str | None = None,
-    replace: bool = False,
+    force: bool = False,
     dry_run: bool = False,
     allow_code: AllowCodeOption = None,
     *,
@@ -194,13 +194,13 @@ def rederive_command(
     Args:
         rewards: File whose table `rewards` has the stages to change.
         label: Name of the new set. Default: the file's name without .toml.
-        replace: Replace the set of that --label.
+        force: Replace the set of that --label.
         dry_run: Store nothing, only compare.
     """
     from unstable_stream.api.what_if import rederive_run
 
     done, directory = rederive_run(
-        place, run, rewards, label=label, replace=replace, dry_run=dry_run, allow_code=allow_code or []
+        place, run, rewards, label=label, replace=force, dry_run=dry_run, allow_code=allow_code or []
     )
     print_objects(done.changes, form)
     typer.echo(
