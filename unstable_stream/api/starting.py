@@ -16,7 +16,7 @@ _COPIED: Final = _PACKAGE / "_examples"
 _EXAMPLES: Final = _COPIED if _COPIED.is_dir() else _PACKAGE.parent / "examples"
 
 
-class Written(NamedTuple):
+class FirstConfiguration(NamedTuple):
     """A configuration that was written."""
 
     path: Path
@@ -29,7 +29,7 @@ def examples() -> dict[str, Path]:
     return {path.stem: path for path in (QUICKSTART, *sorted(_EXAMPLES.glob("*.toml")))}
 
 
-def write_configuration(game: str, out: Path | None = None, *, force: bool = False) -> Written:
+def write_configuration(game: str, out: Path | None = None, *, force: bool = False) -> FirstConfiguration:
     """Write a commented configuration for a game.
 
     Args:
@@ -52,7 +52,7 @@ def write_configuration(game: str, out: Path | None = None, *, force: bool = Fal
         raise ConfigError(f"{path} is there: replace it with --force, or name another with --out") from error
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror or error}") from error
-    return Written(path, name)
+    return FirstConfiguration(path, name)
 
 
 def _text(path: Path) -> str:
