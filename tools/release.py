@@ -81,14 +81,14 @@ def wheel_names(tracked: Iterable[str], moved: Mapping[str, str]) -> set[str]:
 
     Args:
         tracked: the files of the repository.
-        moved: directory of the repository to where the wheel has it, as ``pyproject.toml`` says.
+        moved: file or directory of the repository to where the wheel has it, as ``pyproject.toml`` says.
     """
-    places = {f"{old}/": f"{new}/" for old, new in {"unstable_stream": "unstable_stream", **moved}.items()}
+    places = {"unstable_stream": "unstable_stream", **moved}
     return {
         new + name.removeprefix(old)
         for name in tracked
         for old, new in places.items()
-        if name.startswith(old)
+        if name == old or name.startswith(f"{old}/")
     }
 
 

@@ -28,7 +28,7 @@ class ConfigKey(NamedTuple):
     variant: str
     """The type that its section must have, e.g. ``vllm``; empty: there is one."""
     kind: str
-    """What a value is: ``number``, ``one of `auto`, `float32```; ``section`` where it has keys itself."""
+    """The type of a value, e.g. ``number``; ``section`` where it has keys itself."""
     bounds: str
     """E.g. ``above 0``; empty: none."""
     default: str

@@ -1,4 +1,4 @@
-"""What takes the space of a data directory, or of one run in it, and the command that frees each part."""
+"""Measure what takes the space of a data directory, or of a run in it, and name what frees each part."""
 
 import os
 from collections.abc import Iterator, Mapping

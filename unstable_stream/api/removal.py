@@ -1,7 +1,7 @@
 """Remove runs for good: records in log and archive, checkpoints, other files; look first what that frees."""
 
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -34,7 +34,7 @@ class Removable:
     other_bytes: int
     """Output of its processes, files of trackers, what-ifs."""
     elsewhere: str | None
-    """Where its checkpoints are besides; they stay."""
+    """The place of its checkpoints, if that is another one; they stay."""
 
     @property
     def archive_bytes(self) -> int:
@@ -69,7 +69,7 @@ def look_at_runs(place: Place, runs: Sequence[str]) -> list[Removable]:
 
     has_log = place.log != "local" or place.data.log.is_file()
     history, sizes = place.ask_log(ask) if has_log else (RunHistory(), {})
-    needed = {}
+    needed: dict[str, str] = {}
     for run_id, run in found.items():
         needed |= dict.fromkeys(set(run.forks) - found.keys(), f"begins from {run_id}")
         needed |= dict.fromkeys(_players(history, run_id) - {*found, *needed, *dropped}, f"plays {run_id}")
@@ -156,7 +156,7 @@ def _other_files(data: DataDir, run_id: str) -> list[Path]:
     return [kind(run_id) for kind in (data.service_logs, data.tracking, data.what_if, data.own_code)]
 
 
-def _players(history: RunHistory, run_id: str) -> Collection[str]:
+def _players(history: RunHistory, run_id: str) -> set[str]:
     """Return the runs that began from a run, or whose settings name files of it."""
     named = f"/{run_id}/".encode()
     return {

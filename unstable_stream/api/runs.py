@@ -57,7 +57,7 @@ def listed_runs(place: Place, *, from_log: bool = False) -> list[ListedRun]:
         )
         for run in runs
     ] + [
-        ListedRun(run.run_id, run.name, run.started_at, "dropped", *[None] * 6, "")
+        ListedRun(run.run_id, run.name, run.started_at, "dropped", None, None, None, None, None, None, "")
         for run in dropped_runs(place.archive)
     ]
 

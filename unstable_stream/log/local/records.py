@@ -302,7 +302,7 @@ def sizes(connection: sqlite3.Connection, number: int) -> list[tuple[int, int, i
 
 
 Found: TypeAlias = list[tuple[TopicPartition, list[StoredRecord], int]]
-"""What was read of each partition: the records, and the offset to go on from, behind erased ones too."""
+"""By partition the records that were read, and the offset to go on from, behind erased ones too."""
 
 
 def read_fairly(

@@ -84,7 +84,7 @@ class LazyCommands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that is named first, and its arguments; a mistake is told with what is close."""
         if args and args[0] not in _HOMES:
-            ctx.fail(f"no command {args[0]!r}; {did_you_mean(args[0], _HOMES, '-h lists them')}")
+            ctx.fail(f"No such command {args[0]!r}; {did_you_mean(args[0], _HOMES, '-h lists them')}")
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
