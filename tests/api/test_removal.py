@@ -10,6 +10,7 @@ import unstable_stream as us
 from tests.archive.history import made_up_run
 from tests.history.proofs.recorded_run import record_run
 from tests.places import append, ask, on_log
+from unstable_stream.api.archived import find_runs
 from unstable_stream.api.place import Place
 from unstable_stream.api.removal import look_at_runs, remove_runs
 from unstable_stream.api.serving import archive
@@ -121,5 +122,5 @@ def test_the_space_comes_back_and_handles_mean_the_runs_that_are_left(tmp_path: 
     assert ask(tmp_path, "archive", "--rebuild").exit_code == 0
     rows = query(place.archive, "SELECT DISTINCT run_id FROM events ORDER BY 1").rows
     assert [row[0] for row in rows] == ["run-first", "run-third"]
-    assert us.open_run("run-third", data=tmp_path).id == "run-third"
+    assert find_runs(place.archive, ["run-third"]) == ["run-third"]
     assert query(place.archive, "SELECT count(*) FROM missing_records").rows == [(0,)]
