@@ -123,7 +123,7 @@ class _Feed:
                 tell(self._tracker, event)
             except OSError as error:
                 raise RunError(
-                    f"the tracker cannot write: {error}; make room, or name another --directory, and run it "
+                    f"the tracker cannot write: {error}; make room, or name another --out, and run it "
                     "again: it goes on where it was"
                 ) from error
             self._known.add(known)
