@@ -30,7 +30,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def damaged(archive: Path) -> Path:
-    """An archive that opens, and whose tables cannot be read: all blocks of 256 KB have other bytes."""
+    """An archive that opens, and whose tables cannot be read: all blocks of 64 KB have other bytes."""
     path = archive.with_name("damaged.duckdb")
     copy_archive(archive, path)
     content = bytearray(path.read_bytes())
@@ -40,7 +40,7 @@ def damaged(archive: Path) -> Path:
         blocks = connection.execute(sql).fetchall()
     assert blocks
     for (block,) in blocks:
-        at = 3 * 4096 + block * 262_144 + 100
+        at = 3 * 4096 + block * 65_536 + 100
         content[at : at + 2000] = bytes(byte ^ 0xFF for byte in content[at : at + 2000])
     path.write_bytes(content)
     return path

@@ -1,8 +1,9 @@
-"""The local log's file: contiguous offsets, locks, damage, deleted records, and how it stores headers."""
+"""The local log's file: contiguous offsets, locks, damage, deleted records, and how it stores records."""
 
 import asyncio
 import contextlib
 import inspect
+import random
 import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -26,7 +28,7 @@ from unstable_stream.log.local import database as local_database
 from unstable_stream.log.local import records as local_records
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.open import open_log_at, opened_log
-from unstable_stream.log.port import Record, TopicPartition, TopicSpec
+from unstable_stream.log.port import Record, StoredRecord, TopicPartition, TopicSpec
 from unstable_stream.runs.config import RunConfig
 
 AT = TopicPartition("t", 0)
@@ -279,16 +281,27 @@ async def test_a_record_of_just_the_limit_fits(log: LocalLog) -> None:
         await log.append([Record("t", "☺", fits.value + b"x", headers)])
 
 
-async def test_repeated_headers_are_stored_once(log: LocalLog, path: Path) -> None:
+async def test_what_repeats_from_record_to_record_is_stored_once(log: LocalLog, path: Path) -> None:
     shared = {"ce_specversion": b"1.0", "ce_type": b"unstable_stream.step.v1", "content-type": b"x/y"}
-    sent = [Record("t", "k", b"", {"ce_id": b"%04d" % number} | shared) for number in range(1000)]
+    noise = random.Random(0).randbytes(300)  # deflate makes nothing of it
+    sent = [
+        Record("t", "a-run/an-environment", noise + b"%d" % number, {"ce_id": b"%04d" % number} | shared, 7)
+        for number in range(1000)
+    ]
     await log.append(sent)
-    stored = await read(await log.consumer(["t"]), 1000)
-    assert [record.headers for record in stored] == [record.headers for record in sent]
+    # Another process finds the sample in the log.
+    async with LocalLog.open(path, synchronous="NORMAL") as other:
+        await other.append(sent[:1])
+        stored = await read(await other.consumer(["t"]), 1001)
+    assert [(r.key, r.value, r.headers) for r in stored] == [
+        (r.key, r.value, r.headers) for r in [*sent, sent[0]]
+    ]
     connection = sqlite3.connect(path)
     assert connection.execute("SELECT count(*) FROM header_layouts").fetchone() == (1,)
-    (stored_bytes,) = connection.execute("SELECT sum(length(headers)) FROM records_1").fetchone()
-    assert stored_bytes <= 1000 * (4 + 3)  # the id and its length
+    (row_bytes,) = connection.execute(
+        "SELECT sum(length(key) + length(headers) + length(value)) FROM records_1"
+    ).fetchone()
+    assert row_bytes <= 1001 * 25  # two repetitions, and two numbers
     connection.close()
 
 
@@ -360,23 +373,33 @@ async def test_positions_beyond_the_end_tell_of_another_log(log: LocalLog) -> No
         await resumed.poll()
 
 
-@pytest.mark.parametrize(("version", "lacks"), [(1, ("identity", "states")), (2, ("states",))])
+@pytest.mark.parametrize(("version", "lacks"), [(1, ("identity", "states")), (2, ("states",)), (3, ())])
 async def test_a_log_of_an_earlier_schema_is_brought_up_to_date(
     tmp_path: Path, version: int, lacks: tuple[str, ...]
 ) -> None:
     path = tmp_path / "log.sqlite"
+    shared, own = {"ce_type": b"t"}, {"ce_id": b"1"}
     async with LocalLog.open(path) as log:
         await log.create_topics([TopicSpec("t", 1)])
-        await log.append([Record("t", "k", b"kept")])
-    connection = sqlite3.connect(path)
+    connection = sqlite3.connect(path, isolation_level=None)
     for table in lacks:
         connection.execute(f"DROP TABLE {table}")
+    connection.execute("ALTER TABLE header_layouts DROP COLUMN sample")
+    # Records were stored as they are, but for headers that repeat.
+    connection.execute("""INSERT INTO header_layouts VALUES (1, '[["ce_type","dA=="],["ce_id",null]]')""")
+    connection.execute(
+        "INSERT INTO records_1 VALUES (0, 5, 0, 'k', 1, ?, ?)", (msgspec.msgpack.encode([b"1"]), b"kept")
+    )
     connection.execute(f"PRAGMA user_version = {version}")
     connection.close()
     async with LocalLog.open(path) as log:
         log_id = await log.log_id()
         assert await log.saved("scope") == {}
-        assert [r.value for r in await (await log.consumer(["t"])).poll()] == [b"kept"]
+        consumer = await log.consumer(["t"])
+        old = StoredRecord("t", 0, 0, "k", b"kept", shared | own, 5)
+        assert await consumer.poll() == [old]
+        await log.append([Record("t", "k", b"new", shared | own, 6)])  # the layout has no sample yet
+        assert await consumer.poll() == [msgspec.structs.replace(old, offset=1, value=b"new", timestamp_ms=6)]
     async with LocalLog.open(path) as log:
         assert await log.log_id() == log_id
 

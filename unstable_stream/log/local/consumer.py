@@ -20,7 +20,7 @@ from unstable_stream.log.local.groups import (
 from unstable_stream.log.local.records import (
     Ends,
     Found,
-    HeaderStore,
+    RowCodec,
     begin_offset,
     check_offset,
     end_offset,
@@ -43,8 +43,8 @@ class LocalParts:
     reader: ReadThread
     writer: WriteThread
     topics: TopicCatalogue
-    read_headers: HeaderStore
-    write_headers: HeaderStore
+    read_codec: RowCodec
+    write_codec: RowCodec
     ends: Ends
     doorbell: Doorbell
 
@@ -119,7 +119,7 @@ class LocalConsumer(ConsumerHandle):
             self._check_open()
 
     def _looker(self, max_records: int) -> Callable[[sqlite3.Connection], _Look]:
-        member, generation, headers = self._member, self._generation, self._log.read_headers
+        member, generation, codec = self._member, self._generation, self._log.read_codec
         empty_at = self._empty_at
         wanted = [(self._assigned[at].partition, self._next[at]) for at in self._order]
         unchecked = [] if self._checked else wanted
@@ -135,7 +135,7 @@ class LocalConsumer(ConsumerHandle):
                     return None
                 for partition, offset in unchecked:
                     check_offset(connection, partition, offset)
-                return version, read_fairly(connection, headers, wanted, max_records)
+                return version, read_fairly(connection, codec, wanted, max_records)
             finally:
                 connection.execute("COMMIT")
 

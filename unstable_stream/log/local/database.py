@@ -4,6 +4,7 @@ Each partition has a table of its own, keyed by offset: appending to it only eve
 which is as fast as one table for everything and keeps the records of a partition side by side on disk.
 """
 
+import itertools
 import os
 import random
 import sqlite3
@@ -21,7 +22,7 @@ Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
 """``FULL``: an acknowledged record survives power loss. ``NORMAL``: it survives ``kill -9``, but a power
 loss may take the last moments (never a part of a batch)."""
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 _APPLICATION_ID: Final = 0x75736C67  # "uslg"; `file` and SQLite tools show it
 
 # Offsets mean something only in the log they come from: who keeps them elsewhere keeps this beside them.
@@ -57,8 +58,9 @@ _SCHEMA: Final = (
         begin_offset INTEGER NOT NULL DEFAULT 0,
         UNIQUE (topic_id, partition)
     )""",
-    # Header names and those values that repeat from record to record, stored once.
-    "CREATE TABLE header_layouts (layout_id INTEGER PRIMARY KEY, layout BLOB NOT NULL UNIQUE)",
+    # Header names and those values that repeat from record to record, stored once; and the first such record,
+    # which most of the next ones repeats: see records.py.
+    "CREATE TABLE header_layouts (layout_id INTEGER PRIMARY KEY, layout BLOB NOT NULL UNIQUE, sample BLOB)",
     "CREATE TABLE producers (producer_id TEXT PRIMARY KEY, epoch INTEGER NOT NULL) WITHOUT ROWID",
     """CREATE TABLE consumer_groups (
         group_id INTEGER PRIMARY KEY,
@@ -209,7 +211,8 @@ def _missing(connection: sqlite3.Connection, path: str) -> tuple[str, ...]:
             f"event log {path} has schema version {version}, this version of unstable_stream knows up to "
             f"{SCHEMA_VERSION}: upgrade unstable_stream."
         )
-    return (*(_IDENTITY if version < 2 else ()), *(_STATES if version < 3 else ()))
+    steps = ((), _IDENTITY, _STATES, ("ALTER TABLE header_layouts ADD COLUMN sample BLOB",))
+    return tuple(itertools.chain.from_iterable(steps[version:]))
 
 
 def begin_write(connection: sqlite3.Connection, busy_timeout_s: float) -> None:

@@ -39,7 +39,7 @@ from unstable_stream.log.local.groups import (
     saved,
     saved_names,
 )
-from unstable_stream.log.local.records import AppendBatch, Ends, HeaderStore
+from unstable_stream.log.local.records import AppendBatch, Ends, RowCodec
 from unstable_stream.log.local.threads import ReadThread, WriteThread
 from unstable_stream.log.local.wakeups import Doorbell, Ringer, wakeup_directory
 from unstable_stream.log.port import Positions, Record, Start, TopicPartition, TopicSpec
@@ -103,7 +103,7 @@ class LocalTransaction(TransactionHandle):
     async def append(self, records: Sequence[Record]) -> None:
         """Add records, to be stored when the transaction commits."""
         self._check_open()
-        batch = AppendBatch(records, self._log.topics, self._log.write_headers, self._log.ends)
+        batch = AppendBatch(records, self._log.topics, self._log.write_codec, self._log.ends)
         await self._log.writer.run_outside(batch.prepare)
         self._batches.append(batch)
 
@@ -200,8 +200,8 @@ class LocalLog:
             reader=reader,
             writer=writer,
             topics=TopicCatalogue(),
-            read_headers=HeaderStore(busy_timeout_s),
-            write_headers=HeaderStore(busy_timeout_s),
+            read_codec=RowCodec(busy_timeout_s),
+            write_codec=RowCodec(busy_timeout_s),
             ends=ends,
             doorbell=Doorbell(directory),
         )
@@ -248,7 +248,7 @@ class LocalLog:
         """
         if not records:
             return []
-        batch = AppendBatch(records, self._log.topics, self._log.write_headers, self._log.ends)
+        batch = AppendBatch(records, self._log.topics, self._log.write_codec, self._log.ends)
         return await self._log.writer.run(batch.write, batch.prepare, wakes=lambda _: True)
 
     async def producer(self, producer_id: str) -> LocalProducer:

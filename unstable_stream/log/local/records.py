@@ -2,8 +2,9 @@
 
 import itertools
 import sqlite3
+import zlib
 from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -29,87 +30,139 @@ ERASED: Final = -1
 _Layout: TypeAlias = tuple[tuple[str, bytes | None], ...]
 """Names with shared values, in order; ``None`` marks a value that each record keeps itself."""
 
+_Row: TypeAlias = tuple[int, str, int, bytes, bytes]
+"""Timestamp, key, layout, own headers and value of a record, as they are stored."""
+
+_COMPRESSED: Final = b""
+"""In place of the own headers: the value is a deflated list of them, the key and the value. Without this they
+are stored as they are, as in all records of schema version 3 or before."""
+
+# Of a sample, what deflate can refer to. Level 3 takes half the time of level 6, for a tenth more bytes.
+_SAMPLE_BYTES: Final = 32_768
+_LEVEL: Final = 3
+_RAW: Final = -15
+"""Deflate without zlib's header and check sum, of any window."""
+_MOST_LAYOUTS: Final = 256
+"""That are remembered, at up to 256 KiB each while writing; there are as many as runs and types of events."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_own = msgspec.msgpack.Decoder(list[bytes]).decode
 _decode_layout = msgspec.json.Decoder(tuple[tuple[str, bytes | None], ...]).decode
 
 
-class HeaderStore:
-    """Turns headers into ``(layout id, own values)`` and back, so that values which repeat are stored once.
+class _WrittenLayout(NamedTuple):
+    layout_id: int
+    size: int
+    """Bytes of the names and the shared values."""
+    compressor: "zlib._Compress"
+    """To be copied for each record: it has the sample in its window."""
 
-    Names and the values of :data:`SHARED` headers form a *layout*, which is stored once and numbered; a
-    record keeps the number and its own values. What is read back is equal to what was appended, order
-    included. It caches without a lock: one per thread.
+
+class _ReadLayout(NamedTuple):
+    template: dict[str, bytes | None]
+    names: tuple[str, ...]
+    """The headers that each record keeps itself."""
+    sample: bytes | None
+
+
+class RowCodec:
+    """Turns records into rows and back: stores once what repeats from record to record.
+
+    Names and the values of :data:`SHARED` headers form a *layout*, which is stored once and numbered, with
+    the first record that had it as a sample. Each record is deflated (RFC 1951) with the sample as the text
+    before it, most of which it repeats. What is read back is equal to what was appended, order included. It
+    caches without a lock: one per thread.
     """
 
     def __init__(self, busy_timeout_s: float) -> None:
         self._busy_timeout_s = busy_timeout_s
-        self._known: dict[tuple[str | bytes, ...], tuple[int, int]] = {}
-        """By the names, followed by the shared values: the layout's number and its size in bytes."""
-        self._layouts: dict[int, tuple[dict[str, bytes | None], tuple[str, ...]]] = {}
+        self._written: dict[tuple[str | bytes, ...], _WrittenLayout] = {}
+        """By the names, followed by the shared values."""
+        self._read: dict[int, _ReadLayout] = {}
 
-    def pack(self, connection: sqlite3.Connection, headers: Mapping[str, bytes]) -> tuple[int, bytes, int]:
-        """Return the layout's number, the record's own values and the bytes that the layout spared.
-
-        Stores a new layout at once.
-        """
+    def pack(self, connection: sqlite3.Connection, record: Record) -> tuple[_Row, int]:
+        """Return the record's row, and an upper bound of the record's bytes. Stores a new layout at once."""
+        headers, value = record.headers, record.value
         if not headers:
-            return NO_HEADERS, b"", 0
+            row = (record.timestamp_ms, record.key, NO_HEADERS, b"", value)
+            return row, len(value) + 4 * len(record.key)  # UTF-8 has at most 4 bytes a character
         own: list[str | bytes] = []
         shared: list[str | bytes] = [*headers]
-        for name, value in headers.items():
-            (shared if name in SHARED else own).append(value)
-        key = tuple(shared)
-        known = self._known.get(key)
-        if known is None:
-            layout = tuple((name, value if name in SHARED else None) for name, value in headers.items())
-            size = sum(len(name.encode()) + len(value or b"") for name, value in layout)
-            known = self._known[key] = self._register(connection, layout), size
-        return known[0], _encode(own), known[1]
+        for name, header in headers.items():
+            (shared if name in SHARED else own).append(header)
+        own += (record.key.encode(), value)
+        encoded = _encode(own)
+        layout = self._written.get(tuple(shared))
+        if layout is None:
+            layout = self._register(connection, headers, encoded)
+            if len(self._written) >= _MOST_LAYOUTS:
+                self._written.clear()
+            self._written[tuple(shared)] = layout
+        compressor = layout.compressor.copy()
+        packed = compressor.compress(encoded) + compressor.flush()
+        return (record.timestamp_ms, "", layout.layout_id, _COMPRESSED, packed), layout.size + len(encoded)
 
-    def unpack(self, connection: sqlite3.Connection, layout_id: int, own: bytes) -> dict[str, bytes]:
-        """Return the headers as they were appended."""
+    def unpack(
+        self, connection: sqlite3.Connection, key: str, layout_id: int, own: bytes, value: bytes
+    ) -> tuple[str, bytes, dict[str, bytes]]:
+        """Return key, value and headers as they were appended."""
         if layout_id == NO_HEADERS:
-            return {}
-        known = self._layouts.get(layout_id)
-        if known is None:
-            known = self._layouts[layout_id] = self._load(connection, layout_id)
-        template, names = known
+            return key, value, {}
+        layout = self._read.get(layout_id)
+        if layout is None or (own == _COMPRESSED and layout.sample is None):
+            if len(self._read) >= _MOST_LAYOUTS:
+                self._read.clear()
+            layout = self._read[layout_id] = self._load(connection, layout_id)
+        if own == _COMPRESSED:
+            assert layout.sample is not None
+            *values, encoded_key, value = _decode_own(
+                zlib.decompressobj(_RAW, layout.sample).decompress(value)
+            )
+            key = encoded_key.decode()
+        else:
+            values = _decode_own(own)
         # The placeholders are all overwritten, which keeps the original order.
-        headers = template.copy()
-        headers.update(zip(names, _decode_own(own), strict=True))
-        return headers  # type: ignore[return-value]
+        headers = layout.template.copy()
+        headers.update(zip(layout.names, values, strict=True))
+        return key, value, headers  # type: ignore[return-value]
 
-    def _register(self, connection: sqlite3.Connection, layout: _Layout) -> int:
-        # In a transaction of its own: a number once handed out stays true whatever becomes of the append.
-        encoded = msgspec.json.encode(layout)
+    def _register(
+        self, connection: sqlite3.Connection, headers: Mapping[str, bytes], encoded: bytes
+    ) -> _WrittenLayout:
+        layout = tuple((name, value if name in SHARED else None) for name, value in headers.items())
+        # In a transaction of its own: what is once used stays true whatever becomes of the append.
         begin_write(connection, self._busy_timeout_s)
         try:
-            connection.execute("INSERT OR IGNORE INTO header_layouts (layout) VALUES (?)", (encoded,))
-            query = "SELECT layout_id FROM header_layouts WHERE layout = ?"
-            (layout_id,) = connection.execute(query, (encoded,)).fetchone()
+            # A layout of before schema version 4 has no sample yet.
+            connection.execute(
+                "INSERT INTO header_layouts (layout, sample) VALUES (?, ?) "
+                "ON CONFLICT DO UPDATE SET sample = coalesce(sample, excluded.sample)",
+                (msgspec.json.encode(layout), encoded[-_SAMPLE_BYTES:]),
+            )
+            query = "SELECT layout_id, sample FROM header_layouts WHERE layout = ?"
+            (layout_id, sample) = connection.execute(query, (msgspec.json.encode(layout),)).fetchone()
             connection.execute("COMMIT")
         finally:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-        return int(layout_id)
+        # The compressor is copied for each record: no larger than records like the sample have use for.
+        window_bits = max(10, min(15, (4 * len(sample)).bit_length()))
+        compressor = zlib.compressobj(
+            _LEVEL, zlib.DEFLATED, -window_bits, max(4, window_bits - 7), zlib.Z_DEFAULT_STRATEGY, sample
+        )
+        size = sum(len(name.encode()) + len(value or b"") for name, value in layout)
+        return _WrittenLayout(int(layout_id), size, compressor)
 
-    def _load(
-        self, connection: sqlite3.Connection, layout_id: int
-    ) -> tuple[dict[str, bytes | None], tuple[str, ...]]:
-        query = "SELECT layout FROM header_layouts WHERE layout_id = ?"
-        (encoded,) = connection.execute(query, (layout_id,)).fetchone()
+    def _load(self, connection: sqlite3.Connection, layout_id: int) -> _ReadLayout:
+        query = "SELECT layout, sample FROM header_layouts WHERE layout_id = ?"
+        encoded, sample = connection.execute(query, (layout_id,)).fetchone()
         layout = _decode_layout(encoded)
-        return dict(layout), tuple(name for name, value in layout if value is None)
+        return _ReadLayout(dict(layout), tuple(name for name, value in layout if value is None), sample)
 
 
 _MOST_BYTES_AT_ONCE: Final = 64 * 1024 * 1024  # a poll of 500 records of 64 MiB would not fit in memory
 _DELETED_AT_ONCE: Final = 5_000  # rows; keeps the write lock short
 
-
-_Row: TypeAlias = tuple[int, str, int, bytes, bytes]
-"""Timestamp, key, layout, own headers and value of a record."""
 
 Ends: TypeAlias = dict[int, tuple[int, int | None]]
 """By number of a partition, next offset and latest timestamp, as the transaction under way has left them."""
@@ -119,11 +172,11 @@ class AppendBatch:
     """Records to be appended: call :meth:`prepare` outside the transaction and :meth:`write` inside."""
 
     def __init__(
-        self, records: Sequence[Record], topics: TopicCatalogue, headers: HeaderStore, ends: Ends
+        self, records: Sequence[Record], topics: TopicCatalogue, codec: RowCodec, ends: Ends
     ) -> None:
         self._records = tuple(records)  # the caller may go on using its list
         self._topics = topics
-        self._headers = headers
+        self._codec = codec
         self._ends = ends
         self._rows: dict[int, tuple[Partition, list[_Row]]] = {}
         """By the partition's number."""
@@ -135,7 +188,7 @@ class AppendBatch:
         Raises :class:`UnknownTopicError`, :class:`RecordTooLargeError`.
         """
         # Records are many and small: what a loop's turn looks up here is most of an append's own cost.
-        pack, placed = self._headers.pack, self._partition_ids.append
+        pack, placed = self._codec.pack, self._partition_ids.append
         topic: LocalTopic | None = None
         topic_name, limit = "", 0
         places: dict[str, tuple[int, list[_Row]]] = {}
@@ -144,7 +197,7 @@ class AppendBatch:
                 topic = self._topics.find(connection, record.topic)
                 topic_name, limit = topic.name, topic.max_message_bytes
                 places = {}
-            key, value = record.key, record.value
+            key = record.key
             place = places.get(key) if record.partition is None else None
             if place is None:
                 partitions = topic.partitions
@@ -156,11 +209,10 @@ class AppendBatch:
                 place = (number, self._rows.setdefault(number, (partition, []))[1])
                 if record.partition is None:
                     places[key] = place
-            layout_id, own, shared_bytes = pack(connection, record.headers)
-            # An upper bound (UTF-8 has at most 4 bytes a character) spares most records the exact sum.
-            if len(value) + 4 * len(key) + shared_bytes + len(own) > limit:
+            row, most_bytes = pack(connection, record)
+            if most_bytes > limit:  # which spares most records the exact sum
                 _check_size(record, topic)
-            place[1].append((record.timestamp_ms, key, layout_id, own, value))
+            place[1].append(row)
             placed(place[0])
         self._records = ()
 
@@ -307,7 +359,7 @@ Found: TypeAlias = list[tuple[TopicPartition, list[StoredRecord], int]]
 
 def read_fairly(
     connection: sqlite3.Connection,
-    headers: HeaderStore,
+    codec: RowCodec,
     wanted: Sequence[tuple[Partition, int]],
     max_records: int,
 ) -> Found:
@@ -327,7 +379,7 @@ def read_fairly(
             limit = min(share, room)
             if limit <= 0 or room_bytes <= 0:
                 break
-            records, after, size = _read(connection, headers, partition, position, limit, room_bytes)
+            records, after, size = _read(connection, codec, partition, position, limit, room_bytes)
             if after == position:
                 continue
             room -= after - position
@@ -342,7 +394,7 @@ def read_fairly(
 
 def _read(
     connection: sqlite3.Connection,
-    headers: HeaderStore,
+    codec: RowCodec,
     partition: Partition,
     position: int,
     limit: int,
@@ -350,7 +402,7 @@ def _read(
 ) -> tuple[list[StoredRecord], int, int]:
     """Return records, the offset after the last that was looked at, and bytes."""
     topic, number = partition.at
-    unpack = headers.unpack
+    unpack = codec.unpack
     records: list[StoredRecord] = []
     after, size = position, 0
     rows = connection.execute(
@@ -358,14 +410,14 @@ def _read(
             FROM records_{partition.partition_id} WHERE "offset" >= ? ORDER BY "offset" LIMIT ?""",
         (position, limit),
     )
-    for offset, timestamp_ms, key, layout_id, own, value in rows:
+    for offset, timestamp_ms, stored_key, layout_id, own, stored in rows:
         if after == position != offset:
             check_offset(connection, partition, position)
         after = offset + 1
         if layout_id == ERASED:
             continue
-        unpacked = unpack(connection, layout_id, own)
-        records.append(StoredRecord(topic, number, offset, key, value, unpacked, timestamp_ms))
+        key, value, headers = unpack(connection, stored_key, layout_id, own, stored)
+        records.append(StoredRecord(topic, number, offset, key, value, headers, timestamp_ms))
         size += len(value)
         if size >= most_bytes:
             rows.close()
