@@ -1,14 +1,17 @@
 """The results of a run before and after, and the commands that ask it further."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from unstable_stream.api.loops import wait_for
 from unstable_stream.api.run import Run
+from unstable_stream.history.views.curve import Curve, Point
 from unstable_stream.model_pool.standings import Standing
 from unstable_stream.runs.run_view import RunView
 from unstable_stream.runs.starts import run_events
@@ -27,13 +30,13 @@ _REPEATS_NAMED: Final = 4
 
 @dataclass(frozen=True)
 class Summary:
-    """The results of a run; the tables are for Rich."""
+    """The results of a run; the parts are for Rich."""
 
     work: str
     """Updates, games and time, in one line."""
-    tables: list[tuple[str, str, Table]]
-    """Each with its title and what it shows: evaluation games of the first and the last checkpoint; the
-    ladder and the payoffs of a tournament; or the ratings over all rated games."""
+    parts: list[tuple[str, str, RenderableType]]
+    """Each with its title and what it shows: evaluation games of the first and the last checkpoint, and their
+    curve; the ladder and the payoffs of a tournament; or the ratings over all rated games."""
     repeats: str
     """The players whose evaluation games were one and the same, so that no interval holds; may be empty."""
     place: str
@@ -55,17 +58,19 @@ def summarise(run: Run) -> Summary:
     view = wait_for(read())
     standings = run.standings() if view.config.evaluation.round_robin else []
     many = any(env.num_players > 2 for env in view.config.eval_envs or view.config.train_envs)
-    tables = []
+    parts: list[tuple[str, str, RenderableType]] = []
     if view.evaluations:
         named = ("Before and after", _BEFORE_AND_AFTER) if _trains(view) else ("Evaluation", _EVALUATION)
-        tables.append((*named, _evaluations(view)))
+        parts.append((*named, _evaluations(view)))
+    if curve := _curve(view):
+        parts.append(("Curve", curve.says, curve))
     if standings:
-        tables.append(("Tournament", _MANY_SEATS if many else _TWO_SEATS, _standings(standings)))
+        parts.append(("Tournament", _MANY_SEATS if many else _TWO_SEATS, _standings(standings)))
         scores = "the row's mean score, 1 for a win and 1/2 for a draw"
-        tables.append(("Payoff matrix", scores, _payoffs(standings)))
+        parts.append(("Payoff matrix", scores, _payoffs(standings)))
     elif view.ratings:
-        tables.append(("Rating ladder", "all rated games, by mu - 3 sigma", _ladder(view)))
-    return Summary(_work(view), tables, _repeats(view), str(run.place.root), _next_commands(run, view))
+        parts.append(("Rating ladder", *rating_ladder(view)))
+    return Summary(_work(view), parts, _repeats(view), str(run.place.root), _next_commands(run, view))
 
 
 def _work(view: RunView) -> str:
@@ -95,6 +100,8 @@ def _next_commands(run: Run, view: RunView) -> tuple[tuple[str, str], ...]:
     if not _trains(view):
         return every
     middle = max(1, view.update // 2)
+    # Each tenth and the newest checkpoints keep their optimizer states.
+    forked = middle // 10 * 10 or max(1, view.update - 1)
     model = view.config.model_names[0]
     update = f"--update {middle}" if model is None else f"update:{model}/{middle}"
     return (
@@ -102,7 +109,7 @@ def _next_commands(run: Run, view: RunView) -> tuple[tuple[str, str], ...]:
         ("what an update learned from", f"unstable-stream why --run {run.id} {update}{archived}"),
         (
             "try another way from there",
-            f"unstable-stream fork {run.id} --at {middle} --set learner.learning_rate=1e-4{logged}",
+            f"unstable-stream fork {run.id} --at {forked} --set learner.learning_rate=1e-4{logged}",
         ),
     )
 
@@ -194,19 +201,43 @@ def _trained_against(view: RunView) -> set[str]:
     return set() if pool.sample_mode in ("mirror", "lagged") else {opponent.name for opponent in pool.fixed}
 
 
-def _ladder(view: RunView) -> Table:
-    """Return the ratings of the best, the fixed opponents, the first and the last checkpoint."""
-    table = _table("rank", "model", "mu", "sigma", "games", names=["model"])
+def _curve(view: RunView) -> Curve | None:
+    return Curve.of(
+        {
+            matchup.label: [
+                Point(iteration, score.win_rate, *score.interval(), score.games)
+                for iteration, score in view.curve(matchup)
+            ]
+            for matchup in view.matchups()
+        }
+    )
+
+
+def rating_ladder(view: RunView) -> tuple[str, Table]:
+    """Return the ratings of the best, the fixed opponents, the first and the last checkpoint.
+
+    Checkpoints that played less than a quarter as much as the last one are left out, and counted: of many
+    with few games the luckiest would stand above it.
+    """
+    table = _table("rank", "model", "at least", "mu", "sigma", "games", names=["model"])
     iterations = {rating.model_uid: view.iteration_of(rating.model_uid) for rating in view.ratings.values()}
     newest = max((i for i in iterations.values() if i is not None), default=0)
-    for rank, rating in enumerate(view.ladder(), start=1):
+    sought = (None, 0, newest)
+    enough = max((r.games for r in view.ratings.values() if iterations[r.model_uid] == newest), default=0) / 4
+    ladder = view.ladder()
+    shown = [r for r in ladder if r.games >= enough or iterations[r.model_uid] in sought]
+    for rank, rating in enumerate(shown, start=1):
         # The best, and those a reader looks for: fixed opponents, the start and the end.
-        if rank <= _BEST_SHOWN or iterations[rating.model_uid] in (None, 0, newest):
+        if rank <= _BEST_SHOWN or iterations[rating.model_uid] in sought:
             table.add_row(
                 str(rank),
                 Text(rating.model_uid),
+                f"[bold]{rating.mu - 3 * rating.sigma:.1f}[/]",
                 f"{rating.mu:.1f}",
                 f"{rating.sigma:.1f}",
                 f"{rating.games:,}",
             )
-    return table
+    few = len(ladder) - len(shown)
+    checkpoints = "checkpoint" + "s" * (few > 1)
+    left_out = f"; {few:,} {checkpoints} of fewer than {math.ceil(enough):,} games left out" if few else ""
+    return f"by mu - 3 sigma{left_out}", table

@@ -243,6 +243,8 @@ def report_command(
 ) -> None:
     """Write one HTML page about a run: results, curves, ratings and games to read; opens without a network.
 
+    The curve of its evaluation is in the terminal, too.
+
     Several runs are compared in the same plots.
 
     Example: unstable-stream report quickstart -o report.html
@@ -255,12 +257,16 @@ def report_command(
         tokenizer: Directory of the model's tokenizer, to show tokens as text; by default where the run found
             it.
     """
-    from unstable_stream.api.archived import find_runs, write_report
+    from unstable_stream.api.archived import find_runs, read_curve, write_report
 
     console = plain_console(stderr=True, highlight=False)
     with console.status("writing the report"):
         named = find_runs(place.archive, runs or [])
         size = write_report(place.archive, named, out, samples=samples, tokenizer=tokenizer)
+    for run in named:
+        if curve := read_curve(place.archive, run):
+            console.print(f"{run}\n{curve.says}", markup=False)
+            console.print(curve)
     console.print(f"{out} written, {size / 1e6:.1f} MB: open it in a browser")
 
 

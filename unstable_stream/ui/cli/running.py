@@ -62,9 +62,9 @@ def print_summary(run: "Run") -> None:
     # Piped into a file, the tables keep their columns.
     console = plain_console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
     console.print(f"\n[bold]Run {escape(run.id)} {run.state}[/]: {summary.work}", highlight=False)
-    for title, detail, table in summary.tables:
-        console.print(f"\n[bold]{title}[/]: {detail}")
-        console.print(table)
+    for title, detail, part in summary.parts:
+        console.print(f"\n[bold]{title}[/]: {escape(detail)}", highlight=False)
+        console.print(part)
     if summary.repeats:
         console.print(f"\n{summary.repeats}", highlight=False)
     console.print(f"\nEverything that happened is in [bold]{escape(summary.place)}[/]. Ask it:")

@@ -285,12 +285,17 @@ def read_summary(archive: ArchiveAddress, run_id: str, label: str) -> RunFacts:
 
 def with_results(archive: ArchiveAddress, summary: RunFacts) -> RunFacts:
     """Return the summary of a run with what its policies won and lost."""
-    results = query(archive, _RESULTS, {"run": summary.run_id}).dicts()
+    results = read_results(archive, summary.run_id)
     return replace(
         summary,
         opponents=[row for row in results if not row["together"]],
         curve=[row for row in results if row["together"]],
     )
+
+
+def read_results(archive: ArchiveAddress, run_id: str) -> list[Row]:
+    """Return what the policies of a run won and lost: against each opponent in evaluation, and together."""
+    return query(archive, _RESULTS, {"run": run_id}).dicts()
 
 
 def with_charts(archive: ArchiveAddress, results: RunFacts) -> RunFacts:

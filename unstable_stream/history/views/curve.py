@@ -1,0 +1,131 @@
+"""Draw how often a run's checkpoints won evaluation games, by update, as text for a terminal."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, NamedTuple, Self
+
+from rich.console import Console, ConsoleOptions
+from rich.text import Text
+
+from unstable_stream.history.views.report.reading import read_results
+from unstable_stream.log.stores.archive_address import ArchiveAddress
+
+_ASKED_FIRST: Final = "random-legal"
+_ROWS: Final = 10
+_MOST_COLUMNS: Final = 80
+_MARGIN: Final = 6
+"""Columns of the vertical axis."""
+_TOPS: Final = (0.1, 0.2, 0.5, 1.0)
+_BRAILLE: Final = 0x2800
+# The dots of a character from its lower left to its upper right one: Unicode numbers them otherwise.
+_DOTS: Final = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
+
+_Dots = set[tuple[int, int]]
+
+
+class Point(NamedTuple):
+    """The evaluation of one checkpoint."""
+
+    update: int
+    share: float
+    """Of games that it won, 0 to 1."""
+    low: float
+    """Of the 95 % Wilson interval."""
+    high: float
+    games: int
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The evaluations of a run against one opponent, by update; for Rich."""
+
+    opponent: str
+    points: Sequence[Point]
+
+    @classmethod
+    def of(cls, curves: Mapping[str, Sequence[Point]]) -> Self | None:
+        """Return the curve against random-legal, else that against the first opponent; ``None``: no curve.
+
+        One checkpoint makes none.
+        """
+        for opponent in sorted(curves, key=lambda name: name != _ASKED_FIRST):
+            if len(curves[opponent]) > 1:
+                return cls(opponent, curves[opponent])
+        return None
+
+    @property
+    def says(self) -> str:
+        """What is drawn."""
+        return f"evaluation games won against {self.opponent}, with 95 % intervals"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        columns = min(_MOST_COLUMNS, options.max_width)
+        yield Text("\n".join(self.lines(columns, ascii_only=options.ascii_only)), no_wrap=True)
+
+    def lines(self, columns: int = _MOST_COLUMNS, *, ascii_only: bool = False) -> list[str]:
+        """Return the picture's lines, at most ``columns`` wide; with ``ascii_only`` it is of ``*`` and ``|``.
+
+        A character holds 2 by 4 dots. The curve is straight from point to point.
+        """
+        wide, tall = 2 * (columns - _MARGIN), 4 * _ROWS
+        top = next(top for top in _TOPS if top >= max(point.high for point in self.points))
+        first, last = self.points[0].update, self.points[-1].update
+
+        def dot(update: int, share: float) -> tuple[int, int]:
+            return round((update - first) / (last - first) * (wide - 1)), round(share / top * (tall - 1))
+
+        curve: _Dots = set()
+        intervals: _Dots = set()
+        for point in self.points:
+            across, low = dot(point.update, point.low)
+            # Every second dot: the curve stands out.
+            intervals |= {(across, up) for up in range(low, dot(point.update, point.high)[1] + 1, 2)}
+        for before, after in pairwise(self.points):
+            (x0, y0), (x1, y1) = dot(before.update, before.share), dot(after.update, after.share)
+            count = max(x1 - x0, abs(y1 - y0), 1)
+            curve |= {
+                (x0 + round((x1 - x0) * step / count), y0 + round((y1 - y0) * step / count))
+                for step in range(count + 1)
+            }
+        character = _ascii if ascii_only else _braille
+        edge, corner, floor = "|+-" if ascii_only else "│└─"
+        labels = {dot(first, share)[1] // 4: f"{share:.0%}" for share in (top / 2, top)}
+        made = []
+        for row in reversed(range(_ROWS)):
+            cells = (character(_cell(x, row), curve, intervals) for x in range(columns - _MARGIN))
+            made.append(f"{labels.get(row, ''):>{_MARGIN - 1}}{edge}{''.join(cells)}")
+        made.append(f"{'0%':>{_MARGIN - 1}}{corner}{floor * (columns - _MARGIN)}")
+        ends = f"{first}{'learner update':^{columns - _MARGIN - len(f'{first}{last}')}}{last}"
+        made.append(" " * _MARGIN + ends)
+        return [line.rstrip() for line in made]
+
+
+def read_curve(archive: ArchiveAddress, run_id: str) -> Curve | None:
+    """Return the curve of a run of an archive, if it was evaluated more than once."""
+    curves: dict[str, list[Point]] = {}
+    for row in read_results(archive, run_id):
+        if not row["together"]:
+            by_model = f" by {row['model']}" if row["model"] else ""
+            points = curves.setdefault(f"{row['opponent']}{by_model}", [])
+            points.append(Point(row["version"], row["win_rate"], row["low"], row["high"], row["games"]))
+    return Curve.of(curves)
+
+
+def _cell(column: int, row: int) -> list[tuple[int, int, int]]:
+    """Return the dots of a character: across, up, and its bit in Braille."""
+    return [
+        (2 * column + across, 4 * row + up, bit)
+        for across, bits in enumerate(_DOTS)
+        for up, bit in enumerate(bits)
+    ]
+
+
+def _braille(cell: list[tuple[int, int, int]], curve: _Dots, intervals: _Dots) -> str:
+    bits = sum(bit for x, y, bit in cell if (x, y) in curve or (x, y) in intervals)
+    return chr(_BRAILLE + bits) if bits else " "
+
+
+def _ascii(cell: list[tuple[int, int, int]], curve: _Dots, intervals: _Dots) -> str:
+    dots = {(x, y) for x, y, _ in cell}
+    return "*" if dots & curve else "|" if dots & intervals else " "
