@@ -166,6 +166,7 @@ async def test_wakeups_work_where_the_path_is_too_long_for_a_socket(tmp_path: Pa
     async with LocalLog.open(path) as log:
         await log.create_topics([TopicSpec("t", 1)])
         await _wakes(log)
+    assert not Path(wakeup_directory(str(path))).exists()
 
 
 @pytest.mark.usefixtures("no_recheck")
@@ -180,7 +181,7 @@ async def test_sockets_of_killed_processes_are_removed(log: LocalLog, path: Path
     assert not (directory / "stale").exists()
     assert len(list(directory.iterdir())) == 1
     await log.close()
-    assert list(directory.iterdir()) == []
+    assert not directory.exists()
 
 
 async def test_without_sockets_a_consumer_looks_again_by_itself(log: LocalLog, path: Path) -> None:

@@ -22,4 +22,11 @@ def test_the_page_draws_itself(archive: Path, tmp_path: Path) -> None:
         tab.ask("dispatchEvent(new Event('beforeprint'))")
         assert tab.ask(f"Array.from({lines}).every(place => place.querySelector('canvas'))")
         assert tab.ask(f"{cells}.length") > 64, "ladders and matrices"
+        picture = "document.querySelector('figure .u-plot canvas').toDataURL()"
+        tab.ask(f"(window.before = {picture}).length")
+        tab.ask(
+            "{ const slider = document.querySelector('[data-smoothing]'); slider.value = 0.5;"
+            " slider.dispatchEvent(new Event('input')); }"
+        )
+        tab.wait(f"{picture} !== window.before")
         assert tab.complaints == []

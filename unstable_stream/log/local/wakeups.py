@@ -133,6 +133,7 @@ class Doorbell:
             self._socket = None
             with suppress(OSError):
                 os.unlink(self._address)
+                os.rmdir(self._directory)  # unless others wait; who comes makes it again
 
     def _collect(self) -> None:
         if self._socket is None:

@@ -72,10 +72,20 @@
   var wholeSteps = [];
   for (var ten = 1; ten < 1e12; ten *= 10) { wholeSteps.push(ten, 2 * ten, 5 * ten); }
   function counted(chart) { return chart.series.every(function (one) { return one.x.every(Number.isInteger); }); }
+  // The mean of a point and those before it, whose weights fall by this factor from each to the one before.
+  function smooth(values) {
+    var chosen = document.querySelector("[data-smoothing]"), factor = chosen ? Number(chosen.value) : 0, sum = 0, weight = 0;
+    return values.map(function (value) {
+      if (value === null) { return null; }
+      sum = factor * sum + value;
+      weight = factor * weight + 1;
+      return sum / weight;
+    });
+  }
   function joined(chart) {
     return uPlot.join(chart.series.map(function (one) {
       var none = one.x.map(function () { return null; });
-      return [one.x, one.y, one.low || none, one.high || none];
+      return [one.x, smooth(one.y), one.low || none, one.high || none];
     }));
   }
   function options(chart, width, legend) {
@@ -257,6 +267,7 @@
   document.addEventListener("refreshed", load);
   document.addEventListener("restyled", redraw);
   addEventListener("beforeprint", function () { Object.keys(drawn).forEach(draw); });
+  document.querySelectorAll("[data-smoothing]").forEach(function (slider) { slider.addEventListener("input", redraw); });
   document.querySelectorAll("[data-axis]").forEach(function (radio) {
     radio.addEventListener("change", function () {
       var address = new URL(location.href);
