@@ -1,6 +1,7 @@
 """Events with defaults: a test gives the fields that it is about."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -97,7 +98,7 @@ def made(kind: type[_StructT], of: Event | None = None, /, **fields: Any) -> _St
         of: an event of the same game, whose facts it has.
         fields: what is not a default. Ids follow from the other fields.
     """
-    known = {field.name: field.required for field in msgspec.structs.fields(kind)}
+    known = _known(kind)
     whole = {name: _DEFAULTS[name] for name, required in known.items() if required and name in _DEFAULTS}
     whole |= {name: getattr(of, name) for name in _OF_A_GAME if name in known and of is not None}
     whole |= fields
@@ -114,6 +115,11 @@ def made(kind: type[_StructT], of: Event | None = None, /, **fields: Any) -> _St
         if known.get(name) and name not in whole:
             whole[name] = follows()
     return kind(**whole)
+
+
+@cache  # to ask msgspec takes most of the time of making an event
+def _known(kind: type[msgspec.Struct]) -> dict[str, bool]:
+    return {field.name: field.required for field in msgspec.structs.fields(kind)}
 
 
 def _id_of(kind: type, run: str, tag: str, whole: dict[str, Any]) -> str:

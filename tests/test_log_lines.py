@@ -61,6 +61,7 @@ def test_without_a_configuration_warnings_go_to_stderr_and_the_rest_nowhere(tmp_
     assert "run=demo why=because" in warning
 
 
+@pytest.mark.long
 def test_a_run_in_a_script_is_one_process_and_prints_what_the_script_prints(tmp_path: Path) -> None:
     printed, _ = _run(RUN, tmp_path)
     assert printed == ["starts", "['completed'] ()", "[(True,)]", "False"], "Ray is not loaded"

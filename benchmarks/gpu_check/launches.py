@@ -29,7 +29,8 @@ def measure_launches(job: Job) -> Iterator[Row]:
     the GPU waited for kernels to be launched.
     """
     length = min(job.lengths)
-    samples = samples_of(vocabulary_of(job.model), max(1, _MICRO_BATCH // length), length)
+    tokens = job.micro_batch_tokens or _MICRO_BATCH
+    samples = samples_of(vocabulary_of(job.model), max(1, tokens // length), length)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if job.on_gpu else [])]
     for adapters in ("PEFT's", "fused"):
         fuse = fuse_adapters if adapters == "fused" else _leave

@@ -13,6 +13,7 @@ import pytest
 import unstable_stream as us
 from tests.history.proofs.recorded_run import ENVS, UPDATES
 from tests.places import recorded
+from tests.tiers import chosen
 from unstable_stream.api.loops import iterate
 from unstable_stream.errors import ArchiveError, ConfigError, EngineError, EventLogError, RunError
 from unstable_stream.events import GameOutcome, LearnerUpdate
@@ -193,7 +194,7 @@ class Broken:
     generate = stats = close = None  # nobody asks it
 
 
-@pytest.mark.parametrize("block", [True, False])
+@chosen("block", [False], [True])
 def test_a_start_that_failed_is_gone_on_with_by_resume(tmp_path: Path, block: bool) -> None:
     run = us.build(
         model="tiny-player",

@@ -7,8 +7,11 @@ games but the last step, which is dropped as ``overflow``. Each checkpoint first
 five moves, one per seat; it wins as seat 0 from the second checkpoint on, and always loses as seat 1.
 """
 
+import random
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from tests.builders import made
 from unstable_stream.events import (
@@ -217,6 +220,19 @@ def made_up_run(run_id: str = "run-a", updates: int = 6, *, finished: bool = Tru
         end: dict[str, Any] = {"occurred_at_ms": moment + _GAME_MS, "updates": updates}
         events.append(made(RunFinished, event_id=event_id(run_id, "run-finished", 0), run_id=run_id, **end))
     return events
+
+
+def with_texts(run_id: str) -> list[Event]:
+    """Return a run with a text of 200 kB in each trajectory that nothing can compress much."""
+    chosen = random.Random(run_id)
+
+    def padded(event: Event) -> Event:
+        if not isinstance(event, Trajectory):
+            return event
+        turn = msgspec.structs.replace(event.turns[0], prompt=chosen.randbytes(100_000).hex())
+        return msgspec.structs.replace(event, turns=(turn, *event.turns[1:]))
+
+    return list(map(padded, made_up_run(run_id)))
 
 
 def stored(events: list[Event], partitions: int = 2) -> list[StoredRecord]:

@@ -1,7 +1,7 @@
 """The questions the archive must answer, against numbers worked out by hand from ``history``'s rules."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tests.archive.history import ENV, START_MS, made_up_run, stored
 from tests.builders import made
-from unstable_stream.archive import ArchiveWriter, query
+from unstable_stream.archive import ArchiveWriter, held, query
 from unstable_stream.archive.reference import EXAMPLES, ArchiveRelation, Example, relations
 from unstable_stream.archive.view_files import View, load_views
 from unstable_stream.events import (
@@ -38,8 +38,10 @@ def _archive(path: Path, events: Sequence[Event]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _archive(tmp_path_factory.mktemp("archive") / "archive.duckdb", made_up_run())
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = _archive(tmp_path_factory.mktemp("archive") / "archive.duckdb", made_up_run())
+    with held(path):  # it is asked a hundred times
+        yield path
 
 
 _STEPS = [(16, 0, 0), (16, 0, 1), (17, 1, 0), (17, 1, 1), (18, 0, 0), (18, 0, 1), (18, 0, 2), (19, 1, 0)]

@@ -3,46 +3,26 @@
 What only a shared archive can meet is in ``test_shared_dropping.py``.
 """
 
-import random
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from tests.archive.history import made_up_run, stored
+from tests.archive.history import made_up_run, stored, with_texts
 from tests.conftest import Archives
 from unstable_stream.archive import ArchiveWriter, archive_bytes, drop_run, dropped_runs, held, query
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.tables import TABLES
 from unstable_stream.errors import ArchiveError, RunError
-from unstable_stream.events import Event, Trajectory
 from unstable_stream.log.port import StoredRecord
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 
 pytestmark = pytest.mark.longer
 
 _TABLES = [table.name for table in (EVENTS, *TABLES)]
-_TEXT_BYTES = 100_000
-
-
-def _with_texts(run_id: str) -> list[Event]:
-    """Return a run with a text in each trajectory that nothing can compress much: rows take the space."""
-    made = random.Random(run_id)
-
-    def padded(event: Event) -> Event:
-        if not isinstance(event, Trajectory):
-            return event
-        turn = msgspec.structs.replace(event.turns[0], prompt=made.randbytes(_TEXT_BYTES).hex())
-        return msgspec.structs.replace(event, turns=(turn, *event.turns[1:]))
-
-    return list(map(padded, made_up_run(run_id)))
-
-
-def _two_runs() -> list[StoredRecord]:
-    return stored(_with_texts("run-a") + _with_texts("run-b"))
+_TWO_RUNS = stored([*made_up_run("run-a"), *made_up_run("run-b")])
 
 
 def _rows(archive: ArchiveAddress, run: str, columns: str = "*") -> dict[str, Sequence[tuple[Any, ...]]]:
@@ -63,7 +43,7 @@ def _fill(archive: ArchiveAddress, records: Sequence[StoredRecord]) -> None:
 
 def test_the_space_comes_back_and_the_other_run_stays_as_it_was(archive_at: Archives, tmp_path: Path) -> None:
     archive = archive_at("archive")
-    _fill(archive, _two_runs())
+    _fill(archive, stored([*with_texts("run-a"), *with_texts("run-b")]))
     before, kept = archive_bytes(archive), _rows(archive, "run-b")
     own = {name: query(archive, f"FROM {name} ORDER BY ALL").rows for name in ("positions", "schema_version")}
     dropped = drop_run(archive, "run-a")
@@ -75,7 +55,7 @@ def test_the_space_comes_back_and_the_other_run_stays_as_it_was(archive_at: Arch
     assert query(archive, "SELECT run_id FROM runs").rows == [("run-b",)]
     # As small as an archive that never had it, and so at least a third smaller than it was.
     alone = archive_at("alone")
-    _fill(alone, stored(_with_texts("run-b")))
+    _fill(alone, stored(with_texts("run-b")))
     assert archive_bytes(archive) < 1.15 * archive_bytes(alone)
     assert archive_bytes(archive) < 0.67 * before
     assert len(_files(tmp_path)) == 2
@@ -83,7 +63,7 @@ def test_the_space_comes_back_and_the_other_run_stays_as_it_was(archive_at: Arch
 
 def test_an_archiver_at_work_goes_on_and_passes_over_the_run(archive_at: Archives, tmp_path: Path) -> None:
     archive = archive_at("archive")
-    records = _two_runs()
+    records = _TWO_RUNS
     third = len(records) // 3
     with ArchiveWriter(archive, "log-1") as writer:
         writer.write(records[:third])
@@ -112,7 +92,7 @@ def test_an_interruption_leaves_the_whole_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     path = tmp_path / "archive.duckdb"
-    _fill(path, _two_runs())
+    _fill(path, _TWO_RUNS)
     kept = _rows(path, "run-a")
     path.with_name(f"{path.name}.new").write_bytes(b"of a process that was killed")
 

@@ -21,6 +21,7 @@ from tests.archive.content import content
 from tests.archive.history import made_up_run, stored
 from tests.conftest import free_ports
 from tests.forks import assert_killed
+from tests.tiers import chosen
 from unstable_stream.api.place import Place
 from unstable_stream.api.serving import compact_archive
 from unstable_stream.archive import ArchiveWriter, RecordReader, drop_run, open_archive, query, query_arrow
@@ -59,9 +60,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def unmerged(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A shared archive of all records in many small files: copy it to change it."""
+    """A shared archive of all records in many small files."""
     address = f"delta:{tmp_path_factory.mktemp('unmerged') / 'shared'}"
     _write(address, _batches(40))
+    return address
+
+
+@pytest.fixture
+def in_small_files(address: str, tmp_path: Path, unmerged: str) -> str:
+    """A copy of it."""
+    shutil.copytree(table_of(unmerged), tmp_path / "shared")
     return address
 
 
@@ -104,7 +112,7 @@ def test_writers_of_different_partitions_do_not_hinder_each_other(
 
     def work(share: int) -> None:
         mine = [r for r in _RECORDS if hash((r.topic, r.partition)) % 2 == share]
-        _write(address, [mine[start : start + 10] for start in range(0, len(mine), 10)])
+        _write(address, [mine[start : start + 20] for start in range(0, len(mine), 20)])
 
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(work, range(2)))
@@ -145,17 +153,10 @@ def test_one_who_always_comes_second_says_so_and_can_ask_again(
 
 
 # The first file and the first commit are those of the slots; a batch writes about ten files.
-@pytest.mark.parametrize(
-    ("step", "times"),
-    [
-        ("before write", 0),
-        ("before commit", 0),
-        ("after write", 15),
-        ("after commit", 3),
-        pytest.param("after commit", 0, marks=pytest.mark.long),
-        pytest.param("before write", 4, marks=pytest.mark.long),
-        pytest.param("before commit", 3, marks=pytest.mark.long),
-    ],
+@chosen(
+    "step, times",
+    [("before commit", 0), ("after write", 15), ("after commit", 3)],
+    [("before write", 0), ("before write", 4), ("before commit", 3), ("after commit", 0)],
 )
 def test_killed_between_two_steps_and_restarted_equals_uninterrupted(
     address: str, step: str, times: int, whole: dict[str, list[str]]
@@ -167,20 +168,15 @@ def test_killed_between_two_steps_and_restarted_equals_uninterrupted(
     assert content(address) == whole
 
 
-@pytest.mark.parametrize(
-    ("step", "times"),
-    [
-        ("after write", 2),
-        ("after commit", 0),
-        pytest.param("before write", 0, marks=pytest.mark.long),
-        pytest.param("before commit", 0, marks=pytest.mark.long),
-        pytest.param("before commit", 3, marks=pytest.mark.long),
-    ],
+@chosen(
+    "step, times",
+    [("after write", 2), ("after commit", 0)],
+    [("before write", 0), ("before commit", 0), ("before commit", 3)],
 )
 def test_killed_between_two_steps_of_a_merge_nothing_is_lost_or_twice(
-    address: str, tmp_path: Path, unmerged: str, step: str, times: int, whole: dict[str, list[str]]
+    in_small_files: str, step: str, times: int, whole: dict[str, list[str]]
 ) -> None:
-    shutil.copytree(table_of(unmerged), tmp_path / "shared")
+    address = in_small_files
     files = len(SharedTable(address).files())
     assert_killed(dying.merge, address, step, times)
     assert content(address) == whole
@@ -196,9 +192,9 @@ def test_killed_between_two_steps_of_a_merge_nothing_is_lost_or_twice(
 
 
 def test_small_files_are_merged_while_somebody_reads_and_others_write(
-    address: str, whole: dict[str, list[str]]
+    in_small_files: str, whole: dict[str, list[str]]
 ) -> None:
-    _write(address, _batches(20))
+    address = in_small_files
     with open_archive(address) as before:
         table = SharedTable(address)
         files = len(table.files())
@@ -220,25 +216,24 @@ def test_small_files_are_merged_while_somebody_reads_and_others_write(
 def test_a_writer_merges_now_and_then(
     address: str, whole: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "_COMPACT_EVERY", 10)
-    _write(address, _batches(8))
+    monkeypatch.setattr(store_module, "_COMPACT_EVERY", 5)
+    _write(address, _batches(16))
     assert len(SharedTable(address).files("positions")) < 12
     assert content(address) == whole
 
 
 def test_a_merge_that_another_archiver_made_is_given_up(
-    address: str, whole: dict[str, list[str]], before_commits: Callable[..., None]
+    in_small_files: str, whole: dict[str, list[str]], before_commits: Callable[..., None]
 ) -> None:
-    _write(address, _batches(40))
-    before_commits(lambda: compact(SharedTable(address), everything=True))
-    compact(SharedTable(address), everything=True)
-    assert content(address) == whole
+    before_commits(lambda: compact(SharedTable(in_small_files), everything=True))
+    compact(SharedTable(in_small_files), everything=True)
+    assert content(in_small_files) == whole
 
 
 def test_old_and_orphaned_files_are_deleted(
-    address: str, monkeypatch: pytest.MonkeyPatch, whole: dict[str, list[str]]
+    in_small_files: str, monkeypatch: pytest.MonkeyPatch, whole: dict[str, list[str]]
 ) -> None:
-    _write(address, _batches(60))
+    address = in_small_files
     table = SharedTable(address)
     orphan = table.write("turns", table.read(table.files("turns")[0]))
     compact(table, everything=True)
@@ -286,21 +281,19 @@ def test_questions_of_one_run_see_that_run_alone(address: str) -> None:
         assert (0 < b < a, none) == (True, [0])
 
 
-def test_games_are_read_in_the_order_of_the_log(address: str) -> None:
+def test_games_are_read_in_the_order_of_the_log(in_small_files: str) -> None:
     """Though their files lie in another order since some were merged."""
-    _write(address, _batches(25))
-    table = SharedTable(address)
+    table = SharedTable(in_small_files)
     files = table.files("seats")
     odd = [table.read(file) for file in files[::2]]
     table.commit([table.write("seats", pa.concat_tables(odd).sort_by("record_number"))], files[::2])
-    read = archived_seats(address, "run-a").game_ids.to_pylist()
+    read = archived_seats(in_small_files, "run-a").game_ids.to_pylist()
     outcomes = [decode_event(r.value) for r in _RECORDS if r.topic == "game-outcomes"]
     assert read == [event.game_id for event in outcomes if isinstance(event, GameOutcome)]
 
 
-def test_raw_records_are_read_by_position(address: str) -> None:
-    _write(address, _batches(30))
-    reader = RecordReader(address)
+def test_raw_records_are_read_by_position(unmerged: str) -> None:
+    reader = RecordReader(unmerged)
     for (topic, partition), end in reader.ends().items():
         mine = [r for r in _RECORDS if (r.topic, r.partition) == (topic, partition)]
         assert reader.read(topic, partition, 0, end) == mine
@@ -375,10 +368,9 @@ def test_without_the_package_one_line_says_what_to_install() -> None:
 
 
 def test_commands_use_the_archive_that_the_environment_names(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    in_small_files: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _write(address, _batches(60))
-    monkeypatch.setenv(ARCHIVE_VARIABLE, address)
+    monkeypatch.setenv(ARCHIVE_VARIABLE, in_small_files)
     data = ["--data", str(tmp_path)]
     done = CliRunner().invoke(app, ["sql", "SELECT count(*) AS n FROM games", "--csv", *data])
     assert done.stdout.split() == ["n", "40"]
@@ -408,7 +400,7 @@ def test_in_an_object_store(s3: str, tmp_path: Path, whole: dict[str, list[str]]
         late = first.prepare(_RECORDS[:100])
         assert second.write(_RECORDS[:120]).records == 120
         assert first.store(late).records == 0
-    _write(address, _batches(50))
+    _write(address, _batches(100))
     assert content(address) == whole
     table = SharedTable(address)
     compact(table, everything=True)

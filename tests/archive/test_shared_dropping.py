@@ -14,6 +14,7 @@ import pytest
 from tests.archive import dying
 from tests.archive.history import made_up_run, stored
 from tests.forks import assert_killed
+from tests.tiers import chosen
 from unstable_stream.archive import ArchiveWriter, drop_run, dropped_runs, query
 from unstable_stream.archive.batch import EVENTS
 from unstable_stream.archive.shared import table as table_module
@@ -136,15 +137,7 @@ def test_nothing_is_committed_upon_a_version_that_another_thread_looked_up(addre
 # -- killed -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("step", "times"),
-    [
-        ("after write", 5),
-        ("after commit", 0),
-        pytest.param("before write", 0, marks=pytest.mark.long),
-        pytest.param("before commit", 0, marks=pytest.mark.long),
-    ],
-)
+@chosen("step, times", [("after write", 5)], [("after commit", 0), ("before write", 0), ("before commit", 0)])
 def test_killed_while_it_drops_a_run(address: str, step: str, times: int) -> None:
     _write(address, _RECORDS, 200)
     before, of_b = _rows(address, "run-a"), _rows(address, "run-b")

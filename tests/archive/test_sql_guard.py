@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from tests.archive.history import made_up_run, stored
 from tests.archive.statements import ENDLESS, STATEMENTS
+from tests.tiers import chosen
 from unstable_stream.archive import ArchiveWriter, query, query_arrow, store, stream
 from unstable_stream.archive.statements import UNSAFE_FUNCTIONS
 from unstable_stream.errors import ArchiveError
@@ -73,7 +74,7 @@ def test_no_statement_ends_the_process_or_does_more_than_read(data: Path, tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["secret.txt"]
 
 
-@pytest.mark.parametrize("door", ["arrow", "run", "parquet"])
+@chosen("door", ["parquet"], ("arrow", "run"))
 def test_every_door_has_the_same_guard(data: Path, tmp_path: Path, door: str) -> None:
     # Without a statement there are no columns, and so no file.
     statements = [(sql, says) for sql, says in placed(tmp_path) if sql.strip("; ")][3::6]

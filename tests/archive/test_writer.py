@@ -11,9 +11,10 @@ import pytest
 
 from tests.archive import dying
 from tests.archive.content import content
-from tests.archive.history import made_up_run, stored
+from tests.archive.history import made_up_run, stored, with_texts
 from tests.conftest import Archives
 from tests.forks import assert_killed
+from tests.tiers import chosen
 from unstable_stream.archive import ArchiveWriter, open_archive, query, store, stream
 from unstable_stream.archive.store import WritableArchive
 from unstable_stream.archive.tables import TABLES
@@ -22,6 +23,14 @@ from unstable_stream.log.port import StoredRecord
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 
 pytestmark = pytest.mark.longer
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive without records."""
+    path = tmp_path_factory.mktemp("empty") / "archive.duckdb"
+    ArchiveWriter(path).close()
+    return path
 
 
 def _archive(path: ArchiveAddress, batches: Sequence[Sequence[StoredRecord]]) -> dict[str, list[str]]:
@@ -54,13 +63,13 @@ def test_little_is_left_for_each_opening_to_replay(tmp_path: Path) -> None:
     path, most, written = tmp_path / "archive.duckdb", 0, 0
     log = path.with_suffix(".duckdb.wal")
     with ArchiveWriter(path) as writer:
-        for number in range(60):
-            events = stored(made_up_run(f"run-{number}"))
-            moved = [msgspec.structs.replace(each, offset=each.offset + 1000 * number) for each in events]
-            writer.store(writer.prepare(moved))
-            written += sum(len(each.value) for each in moved)
+        records = stored(with_texts("run-a"))
+        for start in range(0, len(records), 30):
+            batch = records[start : start + 30]
+            writer.store(writer.prepare(batch))
+            written += sum(len(each.value) for each in batch)
             most = max(most, log.stat().st_size if log.exists() else 0)
-    assert written > 8e6
+    assert written > 7e6
     assert 0 < most < 4e6
 
 
@@ -108,29 +117,24 @@ def test_what_cannot_be_decoded_is_kept_raw(archive_at: Archives) -> None:
     assert query(path, "SELECT count(*) FROM events WHERE type IS NOT NULL").rows == [(3,)]
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        *(("occurred_at_ms", moment) for moment in (10**18, -1)),
-        *(("seat", 2**40), ("logprobs", "AAA="), ("seed", 2**63)),
-    ],
-)
-def test_one_event_that_fits_no_column_does_not_stop_the_batch(
-    archive_at: Archives, field: str, value: object
-) -> None:
+def test_events_that_fit_no_column_do_not_stop_the_batch(archive_at: Archives) -> None:
+    times = [("occurred_at_ms", moment) for moment in (10**18, -1)]
+    unfit = [*times, ("seat", 2**40), ("logprobs", "AAA="), ("seed", 2**63)]
     records = stored(made_up_run())
-    place = next(i for i, r in enumerate(records) if r.topic == "trajectories")
-    body = msgspec.json.decode(records[place].value)
-    target = body["turns"][0] if field == "logprobs" else body
-    target[field] = value
-    records[place] = msgspec.structs.replace(records[place], value=msgspec.json.encode(body))
+    places = [i for i, r in enumerate(records) if r.topic == "trajectories"][: len(unfit)]
+    for place, (field, value) in zip(places, unfit, strict=True):
+        body = msgspec.json.decode(records[place].value)
+        target = body["turns"][0] if field == "logprobs" else body
+        target[field] = value
+        records[place] = msgspec.structs.replace(records[place], value=msgspec.json.encode(body))
     path = archive_at("archive")
     with ArchiveWriter(path) as writer:
         written = writer.write(records)
-    assert [reject.record for reject in written.rejected] == [records[place]]
-    assert query(path, "SELECT count(*) FROM trajectories").rows == [(37,)]
-    assert query(path, "SELECT count(*) FROM events").rows == [(len(records),)]
-    assert query(path, "SELECT count(*) FROM events WHERE type IS NULL").rows == [(1,)]
+    assert {reject.record.value for reject in written.rejected} == {records[at].value for at in places}
+    assert len(written.rejected) == len(unfit)
+    counts = ("trajectories", "events", "events WHERE type IS NULL")
+    found = [query(path, f"SELECT count(*) FROM {rows}").rows for rows in counts]
+    assert found == [[(38 - len(unfit),)], [(len(records),)], [(len(unfit),)]]
 
 
 def test_text_that_is_not_utf8_in_an_unknown_field_stays_bytes(archive_at: Archives) -> None:
@@ -143,7 +147,7 @@ def test_text_that_is_not_utf8_in_an_unknown_field_stays_bytes(archive_at: Archi
 
 # A batch of 100 takes some dozen statements, from BEGIN to COMMIT: die before the first insert, between two,
 # and in later batches.
-@pytest.mark.parametrize("statements", [0, 1, 7, 20, 31])
+@chosen("statements", (0, 7, 31), (1, 20))
 def test_killed_in_mid_batch_and_restarted_equals_uninterrupted(tmp_path: Path, statements: int) -> None:
     path = tmp_path / "killed.duckdb"
     assert_killed(dying.write_file, path, statements)
@@ -244,17 +248,15 @@ def test_newer_schema_is_refused(tmp_path: Path) -> None:
         ArchiveWriter(path)
 
 
-def test_rows_are_read_as_they_are_asked_for(tmp_path: Path) -> None:
-    path = tmp_path / "archive.duckdb"
-    ArchiveWriter(path).close()
+def test_rows_are_read_as_they_are_asked_for(empty: Path) -> None:
     # The progress of slow queries is not printed among rows.
-    assert query(path, "SELECT current_setting('enable_progress_bar')").rows == [(False,)]
+    assert query(empty, "SELECT current_setting('enable_progress_bar')").rows == [(False,)]
     endless = "SELECT i, repeat('x', 1000) FROM range(1_000_000_000_000) AS t(i)"
-    with stream(path, endless) as result:
+    with stream(empty, endless) as result:
         assert result.columns == ["i", "repeat('x', 1000)"]
         assert [next(result.rows)[0] for _ in range(5000)] == list(range(5000))
     for nothing in ("", "-- only a comment"):
-        assert query(path, nothing).rows == []
+        assert query(empty, nothing).rows == []
 
 
 def test_what_is_no_archive_is_named(tmp_path: Path) -> None:
@@ -287,11 +289,9 @@ def test_what_is_no_archive_is_named(tmp_path: Path) -> None:
         ("SELECT CASE WHEN i = 9999 THEN error('late') END FROM range(10000) AS t(i)", "late"),
     ],
 )
-def test_wrong_sql_is_explained_in_one_line(tmp_path: Path, sql: str, message: str) -> None:
-    path = tmp_path / "archive.duckdb"
-    ArchiveWriter(path).close()
+def test_wrong_sql_is_explained_in_one_line(empty: Path, sql: str, message: str) -> None:
     with pytest.raises(ArchiveError) as caught:
-        query(path, sql)
+        query(empty, sql)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -55,7 +55,7 @@ def test_a_library_that_is_loaded_is_left_alone() -> None:
     assert loads is json.loads
 
 
-def test_a_configuration_is_checked_without_torch_games_without_nltk_and_engines_without_scipy() -> None:
+def test_a_configuration_is_checked_without_torch() -> None:
     code = """
 import sys
 from unstable_stream.services.launch.preflight import check_config
@@ -63,6 +63,14 @@ from unstable_stream.runs.config import parse_config
 env = {"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}
 check_config(parse_config({"model": "tiny-player", "train_envs": [env]}))
 assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
+@pytest.mark.long
+def test_games_are_checked_without_nltk_and_engines_loaded_without_scipy() -> None:
+    code = """
+import sys
 from unstable_stream.games.environments import check_environment
 check_environment("TicTacToe-v0-train", 2)
 import unstable_stream.inference.transformers.engine

@@ -41,7 +41,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(sql=statements)
 def test_any_statement(archive: Path, sql: str) -> None:
     assert refusal(ArchiveError, lambda: query(archive, sql)) != "no reason given"

@@ -19,6 +19,7 @@ from tests.algorithms.test_scoring import SHAPE
 from tests.inference.conftest import playing
 from tests.inference.reference import Reference
 from tests.inference.tiny_model import EOS_TOKEN_ID, VOCABULARY, build_adapter, build_tiny_model
+from tests.tiers import chosen
 from unstable_stream.errors import ConfigError, EngineError
 from unstable_stream.inference.engine import (
     Adapter,
@@ -33,6 +34,7 @@ from unstable_stream.inference.transformers.engine import TransformersEngine
 pytestmark = pytest.mark.longer
 
 CONTEXT = 256
+BOTH_OR_LONG = chosen("checkpoints", ["both"], ("adapters", "whole models"), indirect=True)
 
 
 @pytest.fixture
@@ -55,7 +57,12 @@ def _prompt(seed: int, length: int) -> list[int]:
     return random.Random(seed).choices(range(5, len(VOCABULARY)), k=length)
 
 
-@pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.6, 0.9), (1.7, 0.5)])
+@chosen(
+    "checkpoints, temperature, top_p",
+    [("adapters", 1.0, 1.0), ("whole models", 0.6, 0.9), ("both", 1.7, 0.5)],
+    [("both", 1.0, 1.0), ("both", 0.6, 0.9)],
+    indirect=["checkpoints"],
+)
 async def test_mixed_batch_equals_one_row_without_cache(
     engine: TransformersEngine,
     reference: Reference,
@@ -83,6 +90,7 @@ async def test_mixed_batch_equals_one_row_without_cache(
     assert max(len(completion.token_ids) for completion in completions) == 12
 
 
+@BOTH_OR_LONG
 async def test_samples_do_not_depend_on_the_batch(
     engine: TransformersEngine, checkpoints: list[Adapter]
 ) -> None:
@@ -233,6 +241,7 @@ async def test_a_whole_model_of_another_shape_is_refused(
     assert (await engine.generate(GenerationRequest([5, 6], settings, whole_models[1], seed=1))).token_ids
 
 
+@BOTH_OR_LONG
 async def test_least_recently_used_adapter_makes_room(tiny_model: Path, checkpoints: list[Adapter]) -> None:
     """Two places, three adapters at once: all served, never more than two in memory, same results."""
     settings = SamplingSettings(max_tokens=8)

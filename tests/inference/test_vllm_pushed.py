@@ -25,6 +25,7 @@ __all__ = ["beside_vllm"]
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.asyncio(loop_scope="module"),
     # Starting vLLM takes half a minute on two idle cores and a multiple of it on busy ones.
     pytest.mark.timeout(600),

@@ -64,6 +64,8 @@ def test_up_status_down_up_again_and_delete(
     assert brokers("down", *where).returncode == 0, "down without anything is fine"
 
     monkeypatch.setattr("infra.kafka.brokers.secrets.token_bytes", lambda count: b"\xfb" + bytes(count - 1))
+    for step in ("start", "wait"):
+        monkeypatch.setattr(KafkaCluster, step, lambda *_, **__: None)
     cluster.up()
     identity = (tmp_path / "kafka" / "cluster-id").read_text()
     assert not identity.startswith("-"), "it would be taken for an option"

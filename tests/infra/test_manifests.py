@@ -24,6 +24,7 @@ from tests.infra.manifests import (
     settings_of,
 )
 from tests.processes import completed
+from tests.tiers import chosen
 from unstable_stream.log.topics import load_topics
 from unstable_stream.log.topics import manifests as topic_manifests
 from unstable_stream.services.workers.retention import ARCHIVER_GROUP
@@ -39,7 +40,7 @@ NO_RIGHTS = {
 }
 
 
-@pytest.mark.parametrize("version", KUBERNETES)
+@chosen("version", KUBERNETES[::2], KUBERNETES[1:2])
 def test_kubernetes_takes_its_own_resources(version: str) -> None:
     own = [
         found

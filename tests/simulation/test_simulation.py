@@ -10,7 +10,7 @@ import pytest
 
 from tests.simulation.broken import MISTAKES
 
-SEEDS = 40
+SEEDS = 24
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 

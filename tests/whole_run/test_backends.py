@@ -11,6 +11,7 @@ import pytest
 
 import unstable_stream as us
 from tests.services.workers.test_game_schedule import config as small_config
+from tests.tiers import chosen
 from tests.whole_run.processes import DEADLINE_S
 from unstable_stream.archive import query
 from unstable_stream.errors import AdapterError, ConfigError, ServiceError
@@ -41,6 +42,7 @@ from unstable_stream.services.tracking.service_reports import Service
 pytestmark = [pytest.mark.longer, pytest.mark.timeout(600)]
 
 UPDATES = 3
+ONE_UPDATE = {"iterations": 1, "batch_size": 48, "mini_batch_size": 48}
 ON_RAY = pytest.mark.slow
 
 
@@ -151,7 +153,9 @@ async def test_a_run_stopped_in_its_middle_goes_on_and_adds_up(
     assert [tuple(row) for row in counts] == [(games, steps, "completed")]
 
 
-async def test_beside_a_running_event_loop_on_a_thread(tmp_path: Path) -> None:
+async def test_beside_a_running_event_loop_on_a_thread(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """As a notebook does it: its own loop goes on, its signal handlers and its printing are its own."""
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     playing: dict[str, Launch] = {}
@@ -168,7 +172,9 @@ async def test_beside_a_running_event_loop_on_a_thread(tmp_path: Path) -> None:
 
     def play() -> None:
         assert threading.current_thread() is not threading.main_thread()
-        playing["run"] = asyncio.run(launch(config(), DataDir(tmp_path), backend="inline", on_start=ask))
+        playing["run"] = asyncio.run(
+            launch(config(learner=ONE_UPDATE), DataDir(tmp_path), backend="inline", on_start=ask)
+        )
 
     work = asyncio.ensure_future(asyncio.to_thread(play))
     while not work.done():
@@ -176,6 +182,7 @@ async def test_beside_a_running_event_loop_on_a_thread(tmp_path: Path) -> None:
         await asyncio.wait([work], timeout=0.01)
     await work
     assert playing["run"].outcome == "completed"
+    assert capfd.readouterr().out == ""
     assert answered == [playing["run"].run_id], "this loop went on while the run did"
 
 
@@ -197,7 +204,7 @@ async def test_the_error_of_a_component_ends_the_run_which_can_be_resumed(tmp_pa
     (tmp_path / "own.py").write_text(FAILING, encoding="utf-8")
     broken = tmp_path / "broken"
     data = DataDir(tmp_path / "data")
-    settings = config(rewards={"final": [f"{tmp_path}/own.py:FailsOnPurpose"]})
+    settings = config(learner=ONE_UPDATE, rewards={"final": [f"{tmp_path}/own.py:FailsOnPurpose"]})
     started: list[str] = []
 
     async def break_it(*_: object) -> None:
@@ -260,7 +267,7 @@ def opponents(game: GameStarted) -> set[str]:
     return {seat.model_uid for seat in game.seats if not seat.trained}
 
 
-@pytest.mark.parametrize("mode", ["fixed", "match-quality", "pfsp-hard"])
+@chosen("mode", ["fixed"], ("match-quality", "pfsp-hard"))
 def test_a_change_of_the_mode_in_mid_run_is_recorded_and_holds_for_the_games_after_it(
     tmp_path: Path, mode: str
 ) -> None:

@@ -132,7 +132,7 @@ async def test_every_process_dies_once_and_the_run_is_stopped_resumed_and_comple
 ) -> None:
     log = f"kafka://{one_broker.bootstrap}"
     data = tmp_path / "run"
-    settings = (f"learner.iterations={3 * UPDATES}", "learner.save_every=2")
+    settings = (f"learner.iterations={2 * UPDATES}", "learner.save_every=2")
     async with LaunchedRun.train(data, *settings, log=log) as run:
         killed: list[int] = []
         for victims in KILLED_AT_ONCE:
@@ -153,6 +153,6 @@ async def test_every_process_dies_once_and_the_run_is_stopped_resumed_and_comple
         async with LaunchedRun.resume(run, stopped.run_id) as resumed:
             assert await resumed.end() == 0, resumed.told()
             assert resumed.left_behind() == []
-        await assert_nothing_lost_or_twice(run, 3 * UPDATES)
+        await assert_nothing_lost_or_twice(run, 2 * UPDATES)
         (games,) = rows(run.data, _GAMES)
         assert games["games"] == len({outcome.game_id for outcome in run.history.of(GameOutcome)})

@@ -10,10 +10,13 @@ import shutil
 import signal
 from collections import Counter, defaultdict
 from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 
-from tests.whole_run.processes import LaunchedRun, rows, run_command
+from tests import command_line
+from tests.whole_run.processes import LaunchedRun, run_command
 from unstable_stream.events import (
     Checkpoint,
     Event,
@@ -65,6 +68,16 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     return asyncio.run(play())
 
 
+def asked(data: Path, *arguments: str) -> "CompletedProcess[str]":
+    """Give a command about the run in this process: a new one loads for seconds what is here."""
+    return command_line.run_command(*arguments, "--data", str(data), cwd=data, UNSTABLE_STREAM_LOG="local")
+
+
+def rows(data: Path, query: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(asked(data, "sql", query, "--json").stdout)
+    return found
+
+
 def test_it_ends_well_and_leaves_no_process_behind(finished_run: FinishedRun) -> None:
     assert finished_run.status == 0
     assert finished_run.still_there == []
@@ -104,12 +117,12 @@ def test_it_ends_with_its_results_and_with_commands_that_work(finished_run: Fini
     commands = [line.split() for line in told.splitlines() if line.startswith("  unstable-stream ")]
     assert [command[1] for command in commands] == _NEXT
     (why,) = [command for command in commands if command[1] == "why"]
-    done = run_command(finished_run.data, *why[1:-2])  # without the data directory, which is given
+    done = asked(finished_run.data, *why[1:-2])  # without the data directory, which is given
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_audit_is_balanced(finished_run: FinishedRun) -> None:
-    done = run_command(finished_run.data, "audit", finished_run.run_id)
+    done = asked(finished_run.data, "audit", finished_run.run_id)
     assert (done.returncode, done.stderr) == (0, "")
     assert "balanced" in done.stdout
 
@@ -129,7 +142,7 @@ def test_everything_derived_can_be_recomputed_and_every_game_played_again(finish
     assert compared["games"] == len(finished_run.history.of(GameOutcome))
     assert compared["trajectories"] == len(finished_run.history.of(Trajectory))
     assert compared["updates"] == compared["checkpoint files"] == UPDATES
-    rated = run_command(finished_run.data, "rerate", finished_run.run_id, "--dry-run", "--json")
+    rated = asked(finished_run.data, "rerate", finished_run.run_id, "--dry-run", "--json")
     assert "0 of " in rated.stderr, rated.stderr
     assert all(row["mu"] == row["mu_used"] for row in json.loads(rated.stdout))
 
@@ -167,7 +180,7 @@ def test_a_fork_goes_on_from_a_checkpoint_of_its_parent(finished_run: FinishedRu
     data = tmp_path / "data"
     shutil.copytree(finished_run.data, data)
     settings = ("--set", "name=forked", "--set", "backend=inline")
-    forked = run_command(data, "fork", finished_run.run_id, "--at", str(_FORKED_AT), *settings, "--quiet")
+    forked = asked(data, "fork", finished_run.run_id, "--at", str(_FORKED_AT), *settings, "--quiet")
     assert forked.returncode == 0, forked.stderr
 
     (run,) = rows(data, "SELECT run_id, parent_run_id, parent_update FROM runs WHERE name = 'forked'")
@@ -185,10 +198,11 @@ def test_a_fork_goes_on_from_a_checkpoint_of_its_parent(finished_run: FinishedRu
     assert games["first"] == games["before"]
     for run_id in (fork, finished_run.run_id):
         for check in ("audit", "verify"):
-            checked = run_command(data, check, str(run_id))
+            checked = asked(data, check, str(run_id))
             assert checked.returncode == 0, checked.stdout
 
 
+@pytest.mark.long
 async def test_a_killed_launcher_then_the_same_evaluation_games(
     tmp_path: Path, finished_run: FinishedRun
 ) -> None:

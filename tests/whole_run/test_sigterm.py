@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import free_port_pair
+from tests.tiers import chosen
 from tests.whole_run import noting_engines
 from tests.whole_run.processes import DEADLINE_S, History, LaunchedRun, environment
 from unstable_stream.events import GameOutcome, LearnerUpdate, Metrics, RunFinished, RunStarted
@@ -24,7 +25,7 @@ def served(port: int) -> str:
     return text
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGHUP])
+@chosen("number", [signal.SIGHUP], [signal.SIGTERM])
 async def test_a_signal_to_the_whole_group_while_ray_starts_ends_the_run_in_order(
     tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -55,11 +56,7 @@ sys.stdin.readline()
 """
 
 
-@pytest.mark.parametrize(
-    "number",
-    [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGHUP, None],
-    ids=["TERM", "HUP", "its own end"],
-)
+@chosen("number", [signal.SIGHUP], (signal.SIGTERM, None))
 async def test_a_script_that_does_not_wait_ends_its_run_in_order(
     tmp_path: Path, number: signal.Signals | None
 ) -> None:

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.algorithms.learners.conftest import Learner, MakeLearner
 from tests.algorithms.learners.samples import make_samples
+from tests.processes import python
+from tests.tiers import chosen
 from unstable_stream.algorithms import A2C, Reinforce
 from unstable_stream.algorithms.learners.checkpoint import (
     CheckpointInfo,
@@ -75,8 +75,7 @@ def curve_learner(model: str, parameters: str, root: Path | str) -> Learner:
 
 
 def continue_from(model: str, middles: dict[str, str], root: str) -> None:
-    """Run in a new process: resume each at update 3, train to 6, save."""
-    torch.set_num_threads(1)
+    """Resume each at update 3, train to 6, save."""
     for parameters, checkpoint in middles.items():
         learner = curve_learner(model, parameters, Path(root, parameters))
         learner.load(checkpoint)
@@ -84,8 +83,9 @@ def continue_from(model: str, middles: dict[str, str], root: str) -> None:
         learner.save()
 
 
-def test_resume_in_a_new_process_continues_the_same_curve_bit_for_bit(
-    tiny_model: Path, tmp_path: Path
+@chosen("anew", [False], [True])
+def test_resume_continues_the_same_curve_bit_for_bit_also_in_a_new_process(
+    tiny_model: Path, tmp_path: Path, anew: bool
 ) -> None:
     middles, ends = dict[str, str](), dict[str, CheckpointInfo]()
     for parameters in ("lora", "all"):
@@ -96,10 +96,11 @@ def test_resume_in_a_new_process_continues_the_same_curve_bit_for_bit(
         train(straight, 4, 6)
         ends[parameters] = straight.save()
     arguments = (str(tiny_model), middles, str(tmp_path / "resumed"))
-    code = f"from {__name__} import continue_from; continue_from(*{arguments!r})"
-    root = Path(__file__).parents[3]
-    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=root, env=environment, timeout=100)
+    if anew:
+        code = f"from {__name__} import continue_from; continue_from(*{arguments!r})"
+        assert python(code, OMP_NUM_THREADS="1").returncode == 0
+    else:
+        continue_from(*arguments)
     for parameters, expected in ends.items():
         (directory,) = attempts(tmp_path / "resumed" / parameters)
         resumed = load_checkpoint(directory, expected.sha256)  # the same bytes

@@ -93,7 +93,7 @@ def test_a_critic_learns_the_returns_and_leaves_the_policy_its_gradient(make_lea
     """The same rewards again and again: the critic's error falls to a fraction, at its own learning rate."""
     learner = make_learner(algorithm=A2C(critic_learning_rate=0.1), learning_rate=1e-6)
     samples = [dataclasses.replace(sample, advantage=2.0) for sample in games(1)]
-    first, *_, last = [learner.update(samples, number).metrics for number in range(1, 61)]
+    first, *_, last = [learner.update(samples, number).metrics for number in range(1, 41)]
     assert first["value_loss"] == pytest.approx(2.0)
     assert last["value_loss"] < 0.02
     assert abs(last["advantage_mean"]) < 0.25

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.history.views.conftest import ATTACK
+from tests.tiers import chosen
 from unstable_stream.errors import ReportError
 from unstable_stream.history.views.report import write_report
 
@@ -129,7 +130,7 @@ def test_tokens_are_shaded_and_explained(html: str) -> None:
     assert '<span class="t0" title="-0.500 nats, 60.7 %, token 100">#100</span>' in html
 
 
-@pytest.mark.parametrize("samples", [0, 1])
+@chosen("samples", [1], [0])
 def test_so_many_games_are_shown_as_are_wanted(archive: Path, tmp_path: Path, samples: int) -> None:
     write_report(archive, ["run-b"], tmp_path / "report.html", samples=samples)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")

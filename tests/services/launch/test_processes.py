@@ -13,6 +13,7 @@ import pytest
 from tests.history.proofs.test_audit import checkpoint, history
 from tests.processes import Service, until
 from tests.services.streams.hosted_games import events as stored_events
+from tests.tiers import chosen
 from unstable_stream.events import Event, RunFinished, Step, event_id
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.records import record_from_event
@@ -22,6 +23,7 @@ from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.services.launch.service_output import Output
 
 pytestmark = pytest.mark.longer
+LOCAL_OR_LONG = chosen("location", ["local"], ["kafka"], indirect=True)
 
 
 def service(name: str, run: str, data: Path, location: str, output: str = "console") -> Service:
@@ -49,6 +51,7 @@ async def append(log: EventLog, events: list[Event]) -> None:
     await log.append([record_from_event(event) for event in events])
 
 
+@LOCAL_OR_LONG
 async def test_the_archiver_ends_at_sigterm_with_all_of_it_archived(
     any_log: EventLog, location: str, run: str, tmp_path: Path
 ) -> None:
@@ -62,6 +65,7 @@ async def test_the_archiver_ends_at_sigterm_with_all_of_it_archived(
     assert "Traceback" not in archiver.printed
 
 
+@LOCAL_OR_LONG
 async def test_the_processors_end_at_sigterm_with_all_of_it_processed(
     any_log: EventLog, location: str, run: str, tmp_path: Path
 ) -> None:

@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -50,8 +52,10 @@ def test_only_the_users_own_processes_can_use_the_ray_of_a_run(tmp_path: Path) -
         assert launcher.stdout is not None
         told = json.loads(launcher.stdout.readline())
         assert told["own"] == 0, told["said"]
-        for guess in ({}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}):
-            tried = completed(sys.executable, "-c", USE, told["address"], env=stranger | guess)
-            assert tried.returncode != 0
-            assert "Authentication token is missing or incorrect" in tried.stderr
+        use = partial(completed, sys.executable, "-c", USE, told["address"])
+        guesses = ({}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64})
+        with ThreadPoolExecutor() as strangers:  # at once: each waits long for an answer
+            for tried in strangers.map(lambda guess: use(env=stranger | guess), guesses):
+                assert tried.returncode != 0
+                assert "Authentication token is missing or incorrect" in tried.stderr
         launcher.stdin.close()

@@ -19,6 +19,7 @@ from tests.services.streams.plugin_bench import PluginBench, counting, run_until
 from tests.services.streams.plugin_bench import bench as bench  # a fixture
 from tests.services.streams.plugin_bench import local as local  # a fixture
 from tests.services.streams.tapped_log import at_call
+from tests.tiers import chosen
 from unstable_stream import Context, consumer
 from unstable_stream.errors import PluginError, UnknownTopicError
 from unstable_stream.events import Event, GameOutcome, RecordRejected, Step
@@ -86,16 +87,15 @@ def kill() -> None:
     raise Killed
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "after poll",
-        "before append metrics",  # handled
-        "after append metrics",
-        "before commit",
-        "after commit",
-        "before poll",  # saved
-    ],
+_CALLS = ("after poll", "before append metrics", "after append metrics", "before commit", "after commit")
+_CALLS += ("before poll",)  # once its state is saved
+
+
+@chosen(
+    "location, call",
+    [*(("local", call) for call in _CALLS), *(("kafka", call) for call in _CALLS[2:5])],
+    [("kafka", call) for call in (*_CALLS[:2], _CALLS[5])],
+    indirect=["location"],
 )
 async def test_killed_between_steps_it_counts_every_event_once(bench: PluginBench, call: str) -> None:
     plugin = counting(bench.suffix)
@@ -107,7 +107,12 @@ async def test_killed_between_steps_it_counts_every_event_once(bench: PluginBenc
     assert await numbered(bench, plugin)
 
 
-@pytest.mark.parametrize(("call", "occurrence"), [("after append metrics", 2), ("after commit", 3)])
+@chosen(
+    "location, call, occurrence",
+    [("local", "after append metrics", 2), ("kafka", "after commit", 3)],
+    [("kafka", "after append metrics", 2), ("local", "after commit", 3)],
+    indirect=["location"],
+)
 async def test_a_process_killed_by_the_system_counts_every_event_once(
     bench: PluginBench, call: str, occurrence: int
 ) -> None:

@@ -14,6 +14,7 @@ from tests.archive.history import made_up_run
 from tests.conftest import Archives
 from tests.services.streams.tapped_log import tapped
 from tests.services.workers.archiving import Archiver, archive_all, publish, until
+from tests.tiers import chosen
 from unstable_stream.archive import ArchiveWriter, Prepared, Written, query
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
 from unstable_stream.log.local.log import LocalLog
@@ -82,54 +83,53 @@ async def test_records_gone_from_the_log_do_not_stop_it(log: LocalLog, archive_a
     assert query(path, "SELECT next_offset FROM positions WHERE topic = 'runs'").rows[0] == (2,)
 
 
-@pytest.mark.parametrize("value", [b"\xff\x00", b'{"type":"from-the-future"}', b'{"type":"metrics"}'])
-async def test_a_bad_record_becomes_a_dead_letter(log: LocalLog, archive_at: Archives, value: bytes) -> None:
+async def test_a_bad_record_becomes_a_dead_letter(log: LocalLog, archive_at: Archives) -> None:
     path = archive_at("a")
     events = made_up_run()
     await publish(log, events[:20])
-    ((where, offset),) = await log.append([Record("metrics", "plug-in", value, {"trace": b"1"}, 1_000)])
+    values = (b"\xff\x00", b'{"type":"from-the-future"}', b'{"type":"metrics"}')
+    bad = [Record("metrics", "plug-in", value, {"trace": b"1"}, 1_000) for value in values]
+    where, offset = (await log.append(bad))[0]
     await publish(log, events[20:])
     await archive_all(log, archive_at("another"))  # its letter about the record is the same
     await archive_all(log, path)
     await archive_all(log, path)
     asked = 'reason, consumer, topic, "partition", "offset", record_key, record_value'
-    ((reason, *letter),) = query(path, f"SELECT {asked} FROM dead_letters").rows
-    assert letter == ["archiver", *where, offset, "plug-in", value]
-    assert f"{where}@{offset}" in reason
-    assert query(path, "SELECT count(*) FROM events WHERE type IS NULL").rows == [(1,)]
+    letters = query(path, f"SELECT {asked} FROM dead_letters ORDER BY 5").rows
+    for number, ((reason, *letter), value) in enumerate(zip(letters, values, strict=True), offset):
+        assert letter == ["archiver", *where, number, "plug-in", value]
+        assert f"{where}@{number}" in reason
+    assert query(path, "SELECT count(*) FROM events WHERE type IS NULL").rows == [(3,)]
     assert query(path, "SELECT count(*) FROM games").rows == [(40,)]
 
 
-@pytest.mark.parametrize("timestamp_ms", [10**18, -5])
-async def test_an_absurd_time_is_no_reason_for_ever_more_letters(
-    log: LocalLog, archive_at: Archives, timestamp_ms: int
-) -> None:
+async def test_an_absurd_time_is_no_reason_for_ever_more_letters(log: LocalLog, archive_at: Archives) -> None:
     path = archive_at("a")
-    body = f'{{"type":"metrics","event_id":"e","run_id":"r","occurred_at_ms":{timestamp_ms},"source":"s"}}'
-    await log.append([Record("metrics", "s", body.encode(), {}, timestamp_ms)])
-    await log.append([Record("dead-letters", "s", b"not even a letter", {}, timestamp_ms)])
+    for moment in (10**18, -5):
+        body = f'{{"type":"metrics","event_id":"e","run_id":"r","occurred_at_ms":{moment},"source":"s"}}'
+        await log.append([Record("metrics", "s", body.encode(), {}, moment)])
+        await log.append([Record("dead-letters", "s", b"not even a letter", {}, moment)])
     for _ in range(3):
         await archive_all(log, path)
-    assert query(path, "SELECT count(*) FROM dead_letters").rows == [(1,)]
-    assert query(path, "SELECT count(*) FROM events").rows == [(3,)]
+    assert query(path, "SELECT count(*) FROM dead_letters").rows == [(2,)]
+    assert query(path, "SELECT count(*) FROM events").rows == [(6,)]
 
 
 class _Killed(BaseException):
     """Stands for kill -9: nothing in the package catches it."""
 
 
-@pytest.mark.parametrize(
-    ("call", "occurrence"),
-    [
-        ("after poll", 2),
-        ("before append dead-letters", 1),
-        ("after append dead-letters", 1),
-        ("before store", 1),
-        ("after store", 1),
-        ("before commit", 1),  # where reading begins
-        ("before commit", 2),
-        ("after commit", 2),
-    ],
+_OF_A_FILE = [("after poll", 2), ("after append dead-letters", 1), ("before commit", 2)]
+_OF_A_FILE += [("before commit", 1)]  # where reading begins
+_OF_A_TABLE = [("before append dead-letters", 1), ("before store", 1), ("after store", 1)]
+_OF_A_TABLE += [("after commit", 2)]
+
+
+@chosen(
+    "archive_at, call, occurrence",
+    [("file", *at) for at in _OF_A_FILE] + [("delta", *at) for at in _OF_A_TABLE],
+    [("delta", *at) for at in _OF_A_FILE] + [("file", *at) for at in _OF_A_TABLE],
+    indirect=["archive_at"],
 )
 async def test_death_at_any_call_to_the_log_loses_nothing_and_repeats_nothing(
     log: LocalLog, archive_at: Archives, monkeypatch: pytest.MonkeyPatch, call: str, occurrence: int

@@ -15,6 +15,7 @@ import pytest
 from tests.archive.content import content, typed_content
 from tests.archive.history import made_up_run
 from tests.services.workers.archiving import archive_all, publish
+from tests.tiers import chosen
 from unstable_stream.archive import query
 from unstable_stream.events import Event, Rating
 from unstable_stream.log.kafka.log import KafkaLog
@@ -208,14 +209,14 @@ class _Member:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("step", "number", "place"),
+@chosen(
+    "step, number, place",
+    [("all written", signal.SIGKILL, "directory")],
     [
-        ("all written", signal.SIGKILL, "directory"),
-        pytest.param("committed", signal.SIGKILL, "directory", marks=pytest.mark.long),
+        ("committed", signal.SIGKILL, "directory"),
+        ("committed", signal.SIGKILL, "s3"),
         # Taken for dead, it comes back, with files that it is about to commit.
         ("all written", signal.SIGSTOP, "directory"),
-        pytest.param("committed", signal.SIGKILL, "s3", marks=pytest.mark.long),
     ],
 )
 async def test_one_of_two_archivers_falls_between_two_steps_and_the_other_takes_over(

@@ -18,6 +18,7 @@ from tests.places import ask, on_log
 from tests.services.workers.archiving import Archiver, archive_all, until
 from tests.services.workers.test_learner_service import new_log
 from tests.simulation.log import SimulatedLog, Store
+from tests.tiers import chosen
 from unstable_stream.api.place import Place
 from unstable_stream.api.serving import archive
 from unstable_stream.archive import Written, query
@@ -36,6 +37,7 @@ pytestmark = pytest.mark.longer
 
 AT = TopicPartition("game-outcomes", 0)
 EACH = 40
+FILE_OR_LONG = chosen("archive_at", ["file"], ["delta"], indirect=True)
 _SETTINGS = {"model": "tiny-player", "train_envs": [{"env_id": "Env-0"}]}
 
 
@@ -59,6 +61,7 @@ def _missing(path: ArchiveAddress, run_id: str | None = None) -> list[tuple[obje
     return list(query(path, sql).rows)
 
 
+@FILE_OR_LONG
 async def test_the_range_is_noted_with_the_runs_that_it_may_be_of(
     log: LocalLog, archive_at: Archives
 ) -> None:
@@ -98,6 +101,7 @@ async def test_the_range_is_noted_with_the_runs_that_it_may_be_of(
     assert _missing(other, "run-3") == []
 
 
+@FILE_OR_LONG
 async def test_what_is_deleted_while_the_archiver_runs_is_noted(archive_at: Archives, tmp_path: Path) -> None:
     path, log = archive_at("a"), SimulatedLog(Store(tmp_path))
     await log.create_topics(topics_of_one_partition())
@@ -111,6 +115,7 @@ async def test_what_is_deleted_while_the_archiver_runs_is_noted(archive_at: Arch
     await log.store.local.close()
 
 
+@FILE_OR_LONG
 @pytest.mark.parametrize("killed", [False, True])
 async def test_markers_of_transactions_are_no_missing_records(
     archive_at: Archives, tmp_path: Path, killed: bool

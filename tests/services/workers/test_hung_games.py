@@ -95,6 +95,7 @@ async def test_the_process_of_a_game_that_hangs_records_that_says_so_and_ends(
     assert f"{ENV}: its environment did not return within 2 s" in abandoned.reason
 
 
+@pytest.mark.long
 async def test_such_a_process_ends_also_where_it_cannot_say_so(tmp_path: Path, log: LocalLog) -> None:
     command = [sys.executable, "-c", _WORKER, str(tmp_path)]
     with Path("/dev/full").open("w") as full_disk:

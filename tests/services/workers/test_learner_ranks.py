@@ -72,7 +72,14 @@ def train(learner: Any, numbers: Sequence[int]) -> list[dict[str, float]]:
     return [learner.update(batches()[number - 1], number).metrics for number in numbers]
 
 
-@pytest.mark.parametrize("algorithm", [REINFORCE, A2C, KL_COV], ids=["reinforce", "a2c", "covariance"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        pytest.param(REINFORCE, marks=pytest.mark.long, id="reinforce"),  # of which the others have all
+        pytest.param(A2C, id="a2c"),
+        pytest.param(KL_COV, id="covariance"),
+    ],
+)
 def test_two_learners_make_the_weights_of_one(
     group: Callable[..., LearnerGroup], tmp_path: Path, algorithm: dict[str, Any]
 ) -> None:

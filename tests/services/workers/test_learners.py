@@ -23,6 +23,7 @@ from tests.services.workers.test_learner_service import (
     service,
     steps,
 )
+from tests.tiers import chosen
 from unstable_stream.algorithms.learners.checkpoint import CheckpointInfo, load_checkpoint
 from unstable_stream.algorithms.learners.standard_learner import StandardLearner
 from unstable_stream.errors import FencedError, LearnerError
@@ -79,7 +80,7 @@ async def test_each_is_trained_as_if_it_were_alone(tmp_path: Path, alone: dict[s
         assert {model: await curve(log, model) for model in MODELS} == alone
 
 
-@pytest.mark.parametrize("save_every", [1, 3])
+@chosen("save_every", [1], [3])
 async def test_killed_at_any_save_they_end_with_the_same_weights(
     tmp_path: Path, alone: dict[str, Result], monkeypatch: pytest.MonkeyPatch, save_every: int
 ) -> None:

@@ -1,6 +1,7 @@
 """What was recorded after the newest checkpoint is repeated with the settings of its time, and compared."""
 
 import asyncio
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -23,6 +24,7 @@ from tests.services.workers.test_learner_service import (
     service,
     steps,
 )
+from tests.tiers import chosen
 from unstable_stream.errors import LearnerError, RunError
 from unstable_stream.events import LearnerUpdate, RunResumed, RunStarted
 from unstable_stream.log.local.log import LocalLog
@@ -65,7 +67,7 @@ CHANGES: dict[str, dict[str, Mapping[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@chosen("change", ("fewer-updates", "critic"), ("rate", "numbers"))
 async def test_a_crash_before_a_change_of_settings_ends_with_the_same_weights(
     change: str, tmp_path: Path
 ) -> None:
@@ -112,13 +114,18 @@ async def test_a_critic_that_was_given_up_is_repeated_and_loaded_with_its_checkp
     assert ["value_mean" in update.metrics for update in updates] == [True, True, False, False]
 
 
-async def crashed(directory: Path) -> RunConfig:
-    """Record two updates and no checkpoint of them."""
-    settings = config(save_every=NEVER)
-    async with new_log(directory) as log:
-        await begin(log, settings)
-        await killed(directory, log, settings)
-    return settings
+@pytest.fixture(scope="module")
+def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where two updates and no checkpoint of them are recorded."""
+    directory = tmp_path_factory.mktemp("crashed")
+
+    async def record() -> None:
+        async with new_log(directory) as log:
+            await begin(log, config(save_every=NEVER))
+            await killed(directory, log, config(save_every=NEVER))
+
+    asyncio.run(record())
+    return directory
 
 
 def cut_otherwise(update: LearnerUpdate) -> LearnerUpdate:
@@ -153,12 +160,16 @@ def other_entropy(factor: float, **changes: Any) -> Callable[[LearnerUpdate], Le
     ],
 )
 async def test_an_update_that_comes_out_otherwise_ends_the_resumption(
-    tmp_path: Path, number: int, change: Callable[[LearnerUpdate], LearnerUpdate], expected: str | None
+    crashed: Path,
+    tmp_path: Path,
+    number: int,
+    change: Callable[[LearnerUpdate], LearnerUpdate],
+    expected: str | None,
 ) -> None:
-    settings = await crashed(tmp_path)
+    shutil.copytree(crashed, tmp_path, dirs_exist_ok=True)
     async with new_log(tmp_path) as source, new_log(tmp_path / "copy") as log:
         await copy_log(source, log, nth(number, LearnerUpdate, change))
-        resumed = service(tmp_path, settings).train(log, asyncio.Event())
+        resumed = service(tmp_path, config(save_every=NEVER)).train(log, asyncio.Event())
         says = rf"(?s){expected}.*fork {RUN} --at 0"
         with nullcontext() if expected is None else pytest.raises(LearnerError, match=says):
             assert await resumed == UPDATES

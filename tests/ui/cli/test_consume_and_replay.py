@@ -224,6 +224,7 @@ def test_a_finished_run_goes_to_json_lines(directory: Path) -> None:
     )
 
 
+@pytest.mark.long
 def test_wandb_that_only_writes_files_says_how_to_send_them(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

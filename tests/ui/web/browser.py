@@ -20,6 +20,8 @@ BROWSER: Final = next(
 )
 NEEDS_BROWSER: Final = pytest.mark.skipif(BROWSER is None, reason="no browser: apt-get install -y chromium")
 _DEADLINE_S: Final = 60.0
+_BETWEEN_LOOKS_S: Final = 0.03
+"""Who looks without a pause keeps browser and server from what is waited for."""
 
 
 class Tab:
@@ -74,6 +76,7 @@ class Tab:
             with contextlib.suppress(RuntimeError):
                 if self.ask(expression):
                     return
+            time.sleep(_BETWEEN_LOOKS_S)
             if time.monotonic() > deadline:
                 raise TimeoutError(f"never true: {expression}; complaints: {self.complaints}")
 
@@ -121,4 +124,5 @@ def _port(file: Path, process: "subprocess.Popen[bytes]") -> int:
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(FileNotFoundError, IndexError, ValueError):
             return int(file.read_text().splitlines()[0])
+        time.sleep(_BETWEEN_LOOKS_S)
     raise TimeoutError("the browser did not start")
