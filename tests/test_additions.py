@@ -1,14 +1,14 @@
 """Add an algorithm, and an event with its table, to a copy of the package: all else follows."""
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.processes import ROOT, completed
+
 Edit = Callable[[str, str, str], None]
 
 TOY_ALGORITHM = """
@@ -105,15 +105,8 @@ def edit(tmp_path: Path) -> Edit:
 
 
 def check(tmp_path: Path, script: str) -> None:
-    path = f"{tmp_path}:{ROOT}"
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=tmp_path,
-        env={"PYTHONPATH": path, "PATH": "", "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": "", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = completed(sys.executable, "-c", script, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
 
 

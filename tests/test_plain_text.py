@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from rich.text import Text
 
 from tests.archive.history import made_up_run
 from tests.places import append, archived
+from tests.processes import completed
 from tests.services.tracking.test_terminal_interface import CONFIG
 from unstable_stream.console import get_logger, plain, plain_console
 from unstable_stream.events import Event, GameStarted, decode_event, encode_event
@@ -98,15 +98,11 @@ def test_commands_print_names_as_text_on_a_terminal_that_has_only_ascii(tmp_path
         ("games", "--model", EVIL, "--run", f"none{EVIL}"),
         ("prune", "--dry-run"),
     ]
-    done = subprocess.run(
-        [sys.executable, "-c", _COMMANDS, json.dumps(commands)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONIOENCODING": "ascii", "NO_COLOR": "1", "COLUMNS": "120"},
-        capture_output=True,
-        check=True,
-        timeout=100,
-    )
-    found = (done.stdout + done.stderr).decode("ascii")
+    ascii = {**os.environ, "PYTHONIOENCODING": "ascii", "NO_COLOR": "1", "COLUMNS": "120"}
+    program = (sys.executable, "-c", _COMMANDS, json.dumps(commands))
+    done = completed(*program, cwd=tmp_path, env=ascii, encoding="ascii")
+    assert done.returncode == 0, done.stderr
+    found = done.stdout + done.stderr
     assert unprintable(found) == set()
     assert "Traceback" not in found
     assert "\\xfc" in found

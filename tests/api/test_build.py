@@ -1,7 +1,5 @@
 """Settings in every form that ``build`` takes become the configuration that a TOML file would give."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +7,7 @@ import pytest
 
 import unstable_stream as us
 from tests.inference.byte_model import build_byte_model
+from tests.processes import python
 from unstable_stream.algorithms.settings import A2CConfig, PPOConfig, ReinforceConfig
 from unstable_stream.api.quickstart import quickstart
 from unstable_stream.api.settings import make_config
@@ -50,10 +49,8 @@ for module in pkgutil.iter_modules(us.__path__):
     if module.name != "__main__": importlib.import_module(f"unstable_stream.{module.name}")
 print([name for name, value in before.items() if value is None or getattr(us, name) is not value])
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=240
-    )
-    assert done.stdout == "[]\n[]\n"
+    done = python(program)
+    assert done.stdout == "[]\n[]\n", done.stderr
 
 
 def test_the_short_form_is_a_run_that_was_checked_and_not_started(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -11,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.command_line import run_command
+from tests.processes import completed
 from unstable_stream.api import doctor
 from unstable_stream.api.doctor import examine
 from unstable_stream.api.place import Place
@@ -26,9 +26,7 @@ def test_a_machine_that_has_all_is_ok_and_nothing_heavy_is_loaded(tmp_path: Path
         "from unstable_stream.api.place import Place; states = {c.state for c in examine(Place())}\n"
         "print('fail' in states, {'torch', 'ray', 'duckdb', 'transformers'} & set(sys.modules))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
+    done = completed(sys.executable, "-c", program, cwd=tmp_path)
     assert done.stdout == "False set()\n"
     assert list(tmp_path.iterdir()) == []
 

@@ -5,19 +5,14 @@ import sys
 from pathlib import Path
 
 from tests.archive.history import made_up_run, stored
+from tests.processes import completed
 from unstable_stream.archive import ArchiveWriter
 
 _SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "analysis.py"
 
 
 def _run(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, str(_SCRIPT), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    return completed(sys.executable, _SCRIPT, *arguments)
 
 
 def test_prints_what_happened_and_plots_it(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from tests.archive.content import content
 from tests.archive.history import made_up_run, stored
 from tests.conftest import free_ports
 from tests.forks import assert_killed
+from tests.processes import python
 from tests.tiers import chosen
 from unstable_stream.api.place import Place
 from unstable_stream.api.serving import compact_archive
@@ -360,8 +360,7 @@ def test_an_archive_gets_the_columns_of_a_newer_package(
 def test_without_the_package_one_line_says_what_to_install() -> None:
     code = "import sys; sys.modules['deltalake'] = None\nfrom unstable_stream.archive import query\n"
     code += "query('delta:/nowhere', 'SELECT 1')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stderr.strip().splitlines()[-1].endswith("pip install 'unstable_stream[delta]'")
+    assert python(code).stderr.strip().splitlines()[-1].endswith("pip install 'unstable_stream[delta]'")
 
 
 # -- commands ---------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from tests.archive.history import made_up_run, stored
 from tests.archive.statements import ENDLESS, STATEMENTS
+from tests.processes import completed
 from tests.tiers import chosen
 from unstable_stream.archive import ArchiveWriter, query, query_arrow, store, stream
 from unstable_stream.archive.statements import UNSAFE_FUNCTIONS
@@ -34,14 +35,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ask_in_a_child(archive: Path, place: Path, door: str, statements: Sequence[str]) -> list[str]:
     """Return how each statement ended; the process must live to the end of the last one."""
     lines = [json.dumps([str(archive), str(place), door]), *map(json.dumps, statements)]
-    child = subprocess.run(
-        [sys.executable, "-m", "tests.archive.ask"],
-        input="\n".join(lines),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    child = completed(sys.executable, "-m", "tests.archive.ask", input="\n".join(lines))
     ends = [json.loads(line) for line in child.stdout.splitlines()]
     last = statements[len(ends)][:200] if len(ends) < len(statements) else "the last one"
     assert child.returncode == 0, f"status {child.returncode} at {last!r}: {child.stderr[-2000:]}"

@@ -18,11 +18,10 @@ from benchmarks.gpu_check.launches import measure_launches
 from benchmarks.gpu_check.learning import measure_learner
 from benchmarks.gpu_check.shapes import build_model
 from benchmarks.gpu_check.whole_run import measure_run
+from tests.processes import ROOT, completed
 from unstable_stream.inference.model_config import ModelShape
 
 pytestmark = pytest.mark.longer
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -116,14 +115,8 @@ def test_the_agreement_tells_an_adapter_from_the_base_model(measured: Measured) 
 
 
 def check(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu_check", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    return completed(sys.executable, "-m", "benchmarks.gpu_check", *arguments, cwd=ROOT, env=hidden)
 
 
 def test_without_a_gpu_it_says_so_and_measures_nothing(tmp_path: Path) -> None:

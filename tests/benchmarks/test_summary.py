@@ -9,8 +9,7 @@ import pytest
 
 from benchmarks.harness import Comparison, compare, report
 from benchmarks.summary import Baseline, Measured, compared, fallen, read_results
-
-ROOT = Path(__file__).parents[2]
+from tests.processes import ROOT, completed
 
 
 def _row(ratio: float, spread: float = 0.1, target: float | None = 0.5) -> Measured:
@@ -55,8 +54,7 @@ def test_a_kept_table_is_compared_with(tmp_path: Path) -> None:
     results.mkdir()
 
     def summary(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "benchmarks.summary", str(results), *arguments]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        return completed(sys.executable, "-m", "benchmarks.summary", results, *arguments, cwd=ROOT)
 
     report("Log", [Comparison("append", "1/s", (9.0,), (10.0,), 0.5)], results / "log_append.json")
     saved = summary("--save", str(kept))

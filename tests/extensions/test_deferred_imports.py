@@ -1,6 +1,5 @@
 """A deferred library is imported when it is first used, and works then."""
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import python
 from unstable_stream.archive.writer import ArchiveWriter
 from unstable_stream.extensions.deferred_imports import deferring
 
@@ -64,7 +64,7 @@ env = {"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}
 check_config(parse_config({"model": "tiny-player", "train_envs": [env]}))
 assert "torch" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+    assert (done := python(code)).returncode == 0, done.stderr
 
 
 @pytest.mark.long
@@ -82,7 +82,7 @@ assert callable(word_lists.nltk.download) and "nltk" in sys.modules
 from transformers.loss import loss_for_object_detection
 assert loss_for_object_detection.linear_sum_assignment([[1.0, 0.0], [0.0, 1.0]])[1].tolist() == [1, 0]
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+    assert (done := python(code)).returncode == 0, done.stderr
 
 
 def test_a_question_in_sql_is_answered_without_what_only_runs_need(tmp_path: Path) -> None:
@@ -98,9 +98,8 @@ except SystemExit:
 loaded = {{"structlog", "torch", "ray", "unstable_stream.runs.config"}} & sys.modules.keys()
 assert not loaded, loaded
 """
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, check=True, timeout=300, capture_output=True, text=True)
-    assert done.stdout.split() == ["answer", "42"]
+    done = python(code)
+    assert done.stdout.split() == ["answer", "42"], done.stderr
 
 
 def test_several_threads_may_use_a_package_and_its_module_first_at_once(

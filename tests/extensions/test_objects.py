@@ -1,6 +1,5 @@
 """Objects in the place of names: what is recorded of them, and that the same can be made from it."""
 
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.processes import completed
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import KINDS, build, needs_this_process, reference_to, references_to, use_of
 from unstable_stream.extensions.reference import Reference
@@ -126,7 +126,7 @@ if __name__ == "__main__":
 def test_a_class_of_a_script_is_named_by_its_file(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
+    done = completed(sys.executable, script)
     assert done.stdout.splitlines() == [f"{script}:Mine", "object:lambda"]
     assert type(build(FINAL, f"{script}:Mine")).__name__ == "Mine"
 
@@ -153,9 +153,7 @@ def main():
 def test_a_start_without_a_guard_is_refused_with_the_remedy(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(STARTING.format(data=str(tmp_path / "data"), start="main()"))
-    done = subprocess.run(
-        [sys.executable, str(path)], capture_output=True, text=True, cwd=tmp_path, timeout=100, check=False
-    )
+    done = completed(sys.executable, path, cwd=tmp_path)
     assert done.returncode != 0
     said = done.stderr.strip().splitlines()[-1]
     assert said.startswith("unstable_stream.errors.ConfigError: ")

@@ -1,19 +1,14 @@
 """Every training environment either plays a game offline that can be replayed, or says why it cannot."""
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests.games.builders import GuessingPlayer, make_started, play, shown_again
+from tests.processes import ROOT, python
 from unstable_stream.games.environments import list_environments, probe
 from unstable_stream.games.opponents.scripted import scripted_names, scripted_player
 from unstable_stream.games.players import Player
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.long
@@ -59,17 +54,7 @@ def test_another_process_plays_the_same_games() -> None:
         "    outcome, shown = asyncio.run(one(env_id, players, index))\n"
         "    print(env_id, hashlib.sha256(repr((outcome, shown)).encode()).hexdigest())\n"
     )
-    outputs = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for hash_seed in ("1", "2")
-    ]
+    outputs = [python(code, PYTHONHASHSEED=seed).stdout for seed in ("1", "2")]
     assert len(outputs[0].splitlines()) >= 10
     assert outputs[0] == outputs[1]
 

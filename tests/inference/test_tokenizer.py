@@ -1,8 +1,6 @@
 """The light tokenizer against transformers' own, on the same files."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer
 
 from tests.inference.tiny_model import EOS_TOKEN_ID, VOCABULARY
+from tests.processes import python
 from unstable_stream.errors import ConfigError
 from unstable_stream.inference.tokenizer import _load_with_transformers, load_tokenizer
 
@@ -139,4 +138,4 @@ def test_what_a_light_process_imports_loads_nothing_heavy(
         f"assert load_tokenizer({str(tiny_model)!r}).encode('[4]') == [9]\n"
         f"sys.exit(bool({unused} & sys.modules.keys()))"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert (done := python(code)).returncode == 0, done.stderr

@@ -1,11 +1,10 @@
 """Where a Kafka log is, from a location and the environment; no password comes back out."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.processes import python
 from unstable_stream.errors import ConfigError
 from unstable_stream.log.kafka.location import KafkaLocation, parse_location
 
@@ -121,5 +120,4 @@ def test_only_opening_a_kafka_log_loads_its_client() -> None:
         "log = open_log_at('kafka://127.0.0.1:1', DataDir().log)\n"
         "print('aiokafka' in sys.modules, log)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["False", "True <KafkaLog kafka://127.0.0.1:1>"]
+    assert python(program).stdout.splitlines() == ["False", "True <KafkaLog kafka://127.0.0.1:1>"]

@@ -2,12 +2,11 @@
 
 import os
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.processes import ROOT, completed
 from tests.simulation.broken import MISTAKES
 
 SEEDS = 24
@@ -16,15 +15,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 def simulation(*arguments: str) -> tuple[int, str]:
     """Run the command as a person does; return its exit code and output."""
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.simulation", *arguments],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=800,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    program = (sys.executable, "-m", "tests.simulation", *arguments)
+    done = completed(*program, timeout=800, cwd=ROOT, env=environment)
     return done.returncode, done.stdout + (done.stderr if done.returncode not in (0, 1) else "")
 
 

@@ -1,12 +1,12 @@
 """Finding plug-ins: by module, by file, by entry point; each mistake is one clear line."""
 
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
+from tests.processes import python
 from unstable_stream.errors import PluginError
 from unstable_stream.services.streams.plugins import discovered_plugins, load_plugin, metrics_of
 
@@ -101,8 +101,7 @@ def test_the_package_offers_the_decorator_without_loading_anything_for_it() -> N
         "import sys, unstable_stream; assert 'msgspec' not in sys.modules; "
         "from unstable_stream import consumer, Context; print(consumer.__module__)"
     )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "unstable_stream.services.streams.plugins.declare"
+    assert python(program).stdout.strip() == "unstable_stream.services.streams.plugins.declare"
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         exec("import unstable_stream; unstable_stream.nonsense")
     assert metrics_of.__doc__

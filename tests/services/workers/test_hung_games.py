@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import python
 from tests.services.workers.test_rollout import ENV, games_of, read, started
 from unstable_stream.events import GameAbandoned, GameOutcome, GameStarted
 from unstable_stream.log.local.log import LocalLog
@@ -82,9 +83,7 @@ async def test_the_process_of_a_game_that_hangs_records_that_says_so_and_ends(
     tmp_path: Path, log: LocalLog
 ) -> None:
     """Of two games in flight the one that hangs is abandoned; the other has no end, and is played again."""
-    worker = subprocess.run(
-        [sys.executable, "-c", _WORKER, str(tmp_path)], capture_output=True, text=True, timeout=240
-    )
+    worker = python(_WORKER, tmp_path)
     assert worker.returncode == 1, worker.stderr
     assert "Code that hangs cannot be interrupted" in worker.stderr
     assert worker.stderr.rstrip().endswith("Go on with: the advice")

@@ -1,6 +1,5 @@
 """The command line as a user meets it: help, clear errors, nothing heavy loaded for a question."""
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typer.testing import CliRunner
 from tests.archive.history import made_up_run
 from tests.command_line import PROGRAM, run_command
 from tests.places import append
+from tests.processes import completed, python
 from unstable_stream.ui.cli import app
 from unstable_stream.ui.cli.commands import COMMANDS, summary
 
@@ -83,10 +83,7 @@ def test_the_list_of_commands_and_the_events_load_no_commands_and_nothing_heavy(
     work: str, needed: str
 ) -> None:
     program = f"import sys\nsys.argv = ['x', '--help']\ntry:\n    {work}\nfinally:\n    print(*sys.modules)"
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
-    )
-    loaded = set(result.stdout.splitlines()[-1].split())
+    loaded = set(python(program).stdout.splitlines()[-1].split())
     assert needed in loaded
     assert loaded.isdisjoint({"unstable_stream.api", "unstable_stream.ui.cli.log", *HEAVY})
 
@@ -159,8 +156,7 @@ def test_a_light_installation_is_told_what_is_missing(
     missing: str, arguments: list[str], says: str, extra: str, tmp_path: Path
 ) -> None:
     program = f"import sys; sys.modules[{missing!r}] = None; {PROGRAM}"
-    command = [sys.executable, "-c", program, *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    result = completed(sys.executable, "-c", program, *arguments, cwd=tmp_path)
     assert result.returncode == 1
     assert result.stderr.startswith(f"error: {says}")
     assert f"pip install 'unstable_stream[{extra}]'" in result.stderr

@@ -14,6 +14,7 @@ import pytest
 from tests.archive.history import made_up_run
 from tests.command_line import PROGRAM, run_command
 from tests.places import append, on_log
+from tests.processes import completed
 from unstable_stream.archive import query
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import partition_for_key
@@ -232,7 +233,7 @@ def test_wandb_that_only_writes_files_says_how_to_send_them(
         monkeypatch.setenv(f"WANDB_{name}_DIR", str(directory / name))
     monkeypatch.setenv("WANDB_MODE", "offline")
     # A process of its own: the package reads its environment once.
-    track = [sys.executable, "-c", PROGRAM, "track", "run-a", "--to", "wandb", "--out", "curves"]
-    done = subprocess.run(track, cwd=directory, capture_output=True, text=True, check=False)
+    track = (sys.executable, "-c", PROGRAM, "track", "run-a", "--to", "wandb", "--out", "curves")
+    done = completed(*track, cwd=directory)
     assert done.returncode == 0, done.stderr
     assert "wandb sync curves/run-a/wandb/offline-run-*" in done.stderr.replace("\n", "")
