@@ -53,7 +53,7 @@ def test_only_the_users_own_processes_can_use_the_ray_of_a_run(tmp_path: Path) -
         told = json.loads(launcher.stdout.readline())
         assert told["own"] == 0, told["said"]
         use = partial(completed, sys.executable, "-c", USE, told["address"])
-        guesses = ({}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64})
+        guesses: list[dict[str, str]] = [{}, {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}]
         with ThreadPoolExecutor() as strangers:  # at once: each waits long for an answer
             for tried in strangers.map(lambda guess: use(env=stranger | guess), guesses):
                 assert tried.returncode != 0

@@ -87,8 +87,10 @@ def kill() -> None:
     raise Killed
 
 
-_CALLS = ("after poll", "before append metrics", "after append metrics", "before commit", "after commit")
-_CALLS += ("before poll",)  # once its state is saved
+_CALLS = (
+    *("after poll", "before append metrics", "after append metrics", "before commit", "after commit"),
+    "before poll",  # once its state is saved
+)
 
 
 @chosen(

@@ -352,7 +352,7 @@ _NAMELESS = """(() => {
 
 
 def test_pages_fit_every_screen_text_stands_out_and_everything_has_a_name(browser: Tab, data: Path) -> None:
-    found = {}
+    found: dict[tuple[str, object], list[str]] = {}
     with visited(browser, Place.at(data)) as base:
         for path in (*_PAGES, "nothing"):
             browser.resize(360, 800)
