@@ -130,8 +130,8 @@ def test_events_that_fit_no_column_do_not_stop_the_batch(archive_at: Archives) -
     path = archive_at("archive")
     with ArchiveWriter(path) as writer:
         written = writer.write(records)
-    assert {reject.record.value for reject in written.rejected} == {records[at].value for at in places}
-    assert len(written.rejected) == len(unfit)
+    rejected = sorted(reject.record.value for reject in written.rejected)
+    assert rejected == sorted(records[place].value for place in places)
     counts = ("trajectories", "events", "events WHERE type IS NULL")
     found = [query(path, f"SELECT count(*) FROM {rows}").rows for rows in counts]
     assert found == [[(38 - len(unfit),)], [(len(records),)], [(len(unfit),)]]

@@ -15,9 +15,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 def simulation(*arguments: str) -> tuple[int, str]:
     """Run the command as a person does; return its exit code and output."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    program = (sys.executable, "-m", "tests.simulation", *arguments)
-    done = completed(*program, timeout=800, cwd=ROOT, env=environment)
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = completed(sys.executable, "-m", "tests.simulation", *arguments, timeout=800, cwd=ROOT, env=env)
     return done.returncode, done.stdout + (done.stderr if done.returncode not in (0, 1) else "")
 
 

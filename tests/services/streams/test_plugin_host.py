@@ -87,16 +87,14 @@ def kill() -> None:
     raise Killed
 
 
-_CALLS = (
-    *("after poll", "before append metrics", "after append metrics", "before commit", "after commit"),
-    "before poll",  # once its state is saved
-)
+# Before the next poll its state is saved.
+_CALLS = [f"{when} {call}" for call in ("append metrics", "commit", "poll") for when in ("before", "after")]
 
 
 @chosen(
     "location, call",
-    [*(("local", call) for call in _CALLS), *(("kafka", call) for call in _CALLS[2:5])],
-    [("kafka", call) for call in (*_CALLS[:2], _CALLS[5])],
+    [*(("local", call) for call in _CALLS), *(("kafka", call) for call in _CALLS[1::2])],
+    [("kafka", call) for call in _CALLS[::2]],
     indirect=["location"],
 )
 async def test_killed_between_steps_it_counts_every_event_once(bench: PluginBench, call: str) -> None:
