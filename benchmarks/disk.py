@@ -101,7 +101,7 @@ def archive(records: list[StoredRecord], batch: int, plain: bool, directory: Pat
     path = directory / "archive.duckdb"
     ArchiveWriter(path).close()
     if plain:
-        with contextlib.closing(WritableArchive(path, timeout_s=10)) as file, file.held() as connection:
+        with contextlib.closing(WritableArchive(path)) as file, file.held() as connection:
             for table in (EVENTS, *TABLES):
                 connection.execute(f'DROP TABLE "{table.name}"')
                 connection.execute(table.create_sql().replace(_COMPRESSED, ""))
