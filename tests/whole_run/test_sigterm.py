@@ -56,7 +56,8 @@ sys.stdin.readline()
 """
 
 
-@chosen("number", [signal.SIGHUP], (signal.SIGTERM, None))
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, None])
 async def test_a_script_that_does_not_wait_ends_its_run_in_order(
     tmp_path: Path, number: signal.Signals | None
 ) -> None:
