@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from unstable_stream.reward_transformations import NormalizeRewards as NormalizeRewards
     from unstable_stream.reward_transformations import NormalizeRewardsByEnv as NormalizeRewardsByEnv
     from unstable_stream.reward_transformations import PenaltyForInvalidMove as PenaltyForInvalidMove
+    from unstable_stream.reward_transformations import PenaltyForLength as PenaltyForLength
     from unstable_stream.reward_transformations import RewardForFormat as RewardForFormat
     from unstable_stream.reward_transformations import (
         RoleAdvantageByEnvFormatter as RoleAdvantageByEnvFormatter,
@@ -90,6 +91,7 @@ _HOMES = {
             "NormalizeRewards",
             "NormalizeRewardsByEnv",
             "PenaltyForInvalidMove",
+            "PenaltyForLength",
             "RewardForFormat",
             "RoleAdvantageByEnvFormatter",
             "RoleAdvantageFormatter",

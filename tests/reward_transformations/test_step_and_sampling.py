@@ -20,6 +20,7 @@ from unstable_stream.reward_transformations import (
     NormalizeRewards,
     NormalizeRewardsByEnv,
     PenaltyForInvalidMove,
+    PenaltyForLength,
     RewardForFormat,
     RewardProcessor,
     Sample,
@@ -56,6 +57,15 @@ def test_format_and_invalid_move_rewards_add_up() -> None:
     assert [stack(view, index, 10.0) for index in range(3)] == [12.5, 11.0, 9.0]
     assert [RewardForFormat(0.5, -0.25)(view, index, 0.0) for index in range(3)] == [0.5, -0.25, -0.25]
     assert ComposeStepRewardTransforms([])(view, 0, -1.0) == -1.0
+
+
+def test_answers_near_the_limit_are_punished_more_and_more() -> None:
+    turns = [make_turn(0, completion_token_ids=pack_tokens(range(length))) for length in (6, 8, 9, 10, 11)]
+    view = TrajectoryView(make_trajectory(turns=turns))
+    shaped = [PenaltyForLength(10, 4, -2.0)(view, index, 1.0) for index in range(5)]
+    assert shaped == [1.0, 0.0, -0.5, -1.0, -1.0]
+    with pytest.raises(ConfigError, match=r"margin is 11 and penalty -1\.0; expected 1 to max_tokens, 10"):
+        PenaltyForLength(10, 11)
 
 
 def test_earlier_turns_are_discounted() -> None:

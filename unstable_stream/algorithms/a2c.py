@@ -53,6 +53,7 @@ class A2C(Reinforce):
 
     def begin_update(self, samples: Sequence[TrainingSample], micro_batches: Sequence[Sequence[int]]) -> None:
         """Value all positions of the batch and estimate the advantages, before any weight changes."""
+        super().begin_update(samples, micro_batches)
         values = [0.0] * len(samples)
         with torch.no_grad():
             for indices in micro_batches:

@@ -63,6 +63,23 @@ class TokenBatch:
     (:meth:`BaseAlgo.begin_step`)."""
     penalised: Tensor | None = None
     """bool[N]: tokens with KL-Cov's penalty, likewise."""
+    update_logprobs: Tensor | None = None
+    """float32[N]: under the policy as the update began, where an algorithm looked (``begin_update``)."""
+
+    def lengths(self) -> Tensor:
+        """Return the number of trained tokens of each row, int64[B]."""
+        return torch.diff(self.first_tokens, append=self.first_tokens.new_tensor([len(self.rows)]))
+
+    def row_sums(self, values: Tensor) -> Tensor:
+        """Return the sum of the values, float32[N], over the tokens of each row, float32[B]."""
+        running = values.double().cumsum(0)  # over all rows, so a difference would lose digits in float32
+        ends = running[self.first_tokens + self.lengths() - 1]
+        return torch.diff(ends, prepend=ends.new_zeros(1)).float()
+
+    def later_sums(self, values: Tensor) -> Tensor:
+        """Return for each token the sum of the values at the later tokens of its row, float32[N]."""
+        running = values.double().cumsum(0)
+        return (running[self.first_tokens + self.lengths() - 1][self.rows] - running).float()
 
 
 class OwnNetwork(NamedTuple):
@@ -97,6 +114,8 @@ class BaseAlgo(RemembersArguments, ABC):
     device: torch.device
     max_generation_len: int
     max_train_len: int | None
+    mean_length: float = 1.0
+    """Trained tokens per sample of the next optimizer step, masked samples included; the learner sets it."""
     scorer: CompletionScorer
     """Scores tokens under the policy as it is."""
 

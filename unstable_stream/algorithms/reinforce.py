@@ -10,9 +10,9 @@ For ``n`` samples in an optimizer step, with completion ``y`` of sample ``i``, a
   Otherwise long wrong answers would be punished less per token: Liu et al., "Understanding R1-Zero-Like
   Training" (Dr. GRPO), arXiv:2503.20783.
 - ``mu`` is the probability that the engine recorded when it sampled. Engine and learner compute it
-  differently, and the policy has changed since; the truncated ratio corrects for both. Truncation as in
-  V-trace's rho-bar: Espeholt et al., "IMPALA", arXiv:1802.01561; per token against the engine's own numbers:
-  Yao et al., "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training", 2025.
+  differently, and the policy has changed since; the truncated ratio corrects for both: Yao et al., "Your
+  Efficient RL Framework Secretly Brings You Off-Policy RL Training", 2025. Other ratios, bounds and a trust
+  region are in :mod:`unstable_stream.algorithms.importance`.
 - The entropy bonus ``c`` falls linearly to zero over ``entropy_decay_updates``. ``H_it`` is the entropy of
   the distribution that the token was drawn from, as in Mnih et al., arXiv:1602.01783. Its gradient makes each
   of these distributions wider. It is not the gradient of the entropy of whole answers: it does not count that
@@ -32,10 +32,8 @@ Four options keep a policy from collapsing. All are off by default, and they can
   token has the weight ``w`` of its own ratio only, as its advantage has. What an answer does to the prompts
   of later turns is not counted. What is reported is k3 per token: it has the same mean as ``d``, and less
   variance. The reference is the base model, also with ``initial_lora_path``.
-- ``clip_low`` and ``clip_high`` clip the ratio ``pi / mu`` as PPO does (Schulman et al., arXiv:1707.06347,
-  equation 7): a token beyond the bound that its advantage pushes it over has no gradient. Separate bounds,
-  the upper one wider, are DAPO's "clip-higher" (Yu et al., arXiv:2503.14476). ``is_clip`` still
-  bounds the weight of the tokens that are left.
+- ``clip_low`` and ``clip_high`` take the gradient from tokens that have moved too far
+  (:mod:`unstable_stream.algorithms.importance`).
 - ``clip_cov_ratio`` and ``kl_cov_ratio`` choose the tokens that lower the entropy most, Clip-Cov and KL-Cov:
   Cui et al., "The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models",
   arXiv:2505.22617.
@@ -67,6 +65,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from unstable_stream.algorithms.base import BaseAlgo, TokenBatch, divergence_k3
+from unstable_stream.algorithms.importance import MAX_LOG_RATIO, beyond_clip, importance
 from unstable_stream.algorithms.settings import PolicyGradientConfig, ReinforceConfig
 from unstable_stream.algorithms.update_decisions import Admission, TrainingSample, admission
 from unstable_stream.errors import LearnerError
@@ -114,11 +113,9 @@ def _count(ratio: float, tokens: int) -> int:
     return int(ratio * tokens + 1e-9)  # .29 * 100 is 28.999...
 
 
-_MAX_LOG_RATIO: Final = 20.0
-"""Keeps the reported ratio finite (e^20 = 5e8). It is far above any useful ``is_clip``."""
-
 _OPTIONAL: Final = {
     "clipped": "clip_fraction",
+    "masked": "mask_fraction",
     "left_out": "clip_cov_fraction",
     "penalised": "kl_cov_fraction",
     "kl_to_base": "kl_to_base",
@@ -156,6 +153,8 @@ class Reinforce(BaseAlgo):
         self.epochs = self.settings.epochs
         self._adapted_coef = self.settings.entropy_coef
         self._last_entropy: float | None = None
+        self._at_update: dict[str, Tensor] = {}
+        """By step id, float32[tokens]: the log-probabilities as the update began."""
         self._chosen: dict[str, NDArray[np.bool_]] = {}
         """By step id, bool[2, tokens]: which tokens of the optimizer step are left out, and penalised."""
 
@@ -176,6 +175,17 @@ class Reinforce(BaseAlgo):
         if self.entropy_decay_updates is None:
             return self.settings.entropy_coef
         return self.settings.entropy_coef * max(0.0, 1.0 - (update - 1) / self.entropy_decay_updates)
+
+    def begin_update(self, samples: Sequence[TrainingSample], micro_batches: Sequence[Sequence[int]]) -> None:
+        """Score the update's tokens under the policy as it is, if the trust region lies around it."""
+        self._at_update = {}
+        if self.settings.trust_region == "update":
+            for indices in micro_batches:
+                batch = BaseAlgo.prepare_batch(self, [samples[index] for index in indices])
+                with torch.no_grad():
+                    parts = torch.split(self.score(batch)[0], batch.lengths().tolist())  # type: ignore[no-untyped-call]
+                ids = [samples[index].step_id for index in indices]
+                self._at_update |= zip(ids, parts, strict=True)
 
     @property
     def measures(self) -> bool:
@@ -206,10 +216,10 @@ class Reinforce(BaseAlgo):
         left_out = np.zeros(len(covariances), dtype=np.bool_)
         penalised = np.zeros(len(covariances), dtype=np.bool_)
         if self.settings.clip_cov_ratio > 0:
-            ratio = torch.from_numpy(logprobs - behaviour).clamp(max=_MAX_LOG_RATIO).exp()
+            ratio = torch.from_numpy(logprobs - behaviour).clamp(max=MAX_LOG_RATIO).exp()
             left_out = clip_cov_tokens(
                 covariances,
-                ~self._beyond_clip(ratio, torch.from_numpy(advantages)).numpy(),
+                ~beyond_clip(self.settings, ratio, torch.from_numpy(advantages)).numpy(),
                 generator,
                 ratio=self.settings.clip_cov_ratio,
                 low=self.settings.clip_cov_lb,
@@ -223,8 +233,11 @@ class Reinforce(BaseAlgo):
     def prepare_batch(
         self, samples: Sequence[TrainingSample], advantages: Sequence[float] | None = None
     ) -> TokenBatch:
-        """Turn samples into tensors, with the tokens that :meth:`begin_step` chose."""
+        """Turn samples into tensors, with what :meth:`begin_update` and :meth:`begin_step` found."""
         batch = super().prepare_batch(samples, advantages)
+        if self._at_update:
+            found = torch.cat([self._at_update[sample.step_id] for sample in samples])
+            batch = replace(batch, update_logprobs=found)
         chosen = [self._chosen.get(sample.step_id) for sample in samples] if self.measures else []
         flags = [part for part in chosen if part is not None]
         if not flags or len(flags) < len(samples):
@@ -247,29 +260,28 @@ class Reinforce(BaseAlgo):
         base = self.score_base(batch) if self.settings.kl_coef > 0 else None
         states = self.states(batch)
         logprobs, entropy = self.score(batch, states, entropy_grad=entropy_weight > 0)
-        with torch.no_grad():
-            log_ratio = (logprobs - batch.behaviour_logprobs).clamp(max=_MAX_LOG_RATIO)
-            ratio = log_ratio.exp()
-            weight = self._weight(ratio)
-            truncated = ratio > (self.settings.is_clip if self.settings.is_clip is not None else math.inf)
-            clipped = self._beyond_clip(ratio, batch.advantages)
-            trained = ~clipped if batch.left_out is None else ~(clipped | batch.left_out)
+        found = importance(self.settings, logprobs, batch)
+        trained = ~found.clipped if batch.left_out is None else ~(found.clipped | batch.left_out)
+        by_answer = self.settings.loss_average == "answer"
+        share = 1.0 / batch.lengths()[batch.rows] if by_answer else torch.ones_like(logprobs)
+        weight = found.weight * share
         objective = (weight * trained * batch.advantages * logprobs).sum()
         if entropy_weight > 0:
-            objective = objective + entropy_weight * entropy.sum()
+            objective = objective + entropy_weight * (share * entropy).sum()
         if base is not None:
             log_base_ratio = logprobs - base
-            later = _later_sums(log_base_ratio.detach(), batch)
+            later = batch.later_sums(log_base_ratio.detach())
             # The second term has the value 0, so that the loss stays that of the tokens themselves.
             own = log_base_ratio.square() / 2 + later * (logprobs - logprobs.detach())
             objective = objective - self.settings.kl_coef * (weight * own).sum()
         if batch.penalised is not None:
             moved = (logprobs - batch.behaviour_logprobs).abs()
-            objective = objective - self.settings.kl_cov_coef * (batch.penalised * moved).sum()
-        loss = objective * (-scale / self.max_generation_len)
+            objective = objective - self.settings.kl_cov_coef * (share * batch.penalised * moved).sum()
+        loss = objective * (-scale / self._divisor())
         other_loss, other_sums = self.other_loss(batch, states, scale=scale)
         (loss + other_loss).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         with torch.no_grad():
+            ratio = found.log_ratio.exp()
             sums = {
                 **other_sums,
                 "loss": loss.detach(),
@@ -279,14 +291,16 @@ class Reinforce(BaseAlgo):
                 "entropy_coef": ratio.new_tensor(entropy_weight * len(ratio)),
                 "ratio": ratio.sum(),
                 "max_ratio": ratio.max(),
-                "truncated": truncated.float().sum(),
+                "truncated": found.truncated.float().sum(),
                 # Schulman's k3 estimator of KL(behaviour || policy): never negative, zero when equal.
-                "kl": (ratio - 1.0 - log_ratio).sum(),
+                "kl": (ratio - 1.0 - found.log_ratio).sum(),
                 "advantage": batch.row_advantages.sum(),
                 "advantage_square": batch.row_advantages.square().sum(),
             }
-            if self.settings.clip_low is not None or self.settings.clip_high is not None:
-                sums["clipped"] = clipped.float().sum()
+            if self.settings.clips:
+                sums["clipped"] = found.clipped.float().sum()
+            if self.settings.mask_below is not None or self.settings.mask_above is not None:
+                sums["masked"] = found.masked.float().sum()
             if batch.left_out is not None and self.settings.clip_cov_ratio > 0:
                 sums["left_out"] = batch.left_out.float().sum()
             if batch.penalised is not None and self.settings.kl_cov_ratio > 0:
@@ -306,20 +320,10 @@ class Reinforce(BaseAlgo):
         """
         return 0.0, {}
 
-    def _weight(self, ratio: Tensor) -> Tensor:
-        if self.settings.is_clip is not None:
-            return ratio.clamp(max=self.settings.is_clip)
-        # PPO's clipped objective is one of the ratio itself.
-        return (
-            ratio
-            if self.settings.clip_low is not None or self.settings.clip_high is not None
-            else torch.ones_like(ratio)
-        )
-
-    def _beyond_clip(self, ratio: Tensor, advantages: Tensor) -> Tensor:
-        above = ratio > (math.inf if self.settings.clip_high is None else 1.0 + self.settings.clip_high)
-        below = ratio < (-math.inf if self.settings.clip_low is None else 1.0 - self.settings.clip_low)
-        return torch.where(advantages > 0, above, below & (advantages < 0))
+    def _divisor(self) -> float:
+        """Return what the sum over a sample's tokens is divided by, in the mean of the optimizer step."""
+        divisors = {"constant": self.max_generation_len, "answer": 1.0, "token": self.mean_length}
+        return divisors[self.settings.loss_average]
 
     def summarize(self, totals: Mapping[str, float]) -> dict[str, float]:
         """Return means per token, or per sample for advantages and lengths; without tokens only their number,
@@ -371,10 +375,3 @@ class Reinforce(BaseAlgo):
 def _explained(problem: Any) -> str:  # one of pydantic's error details
     message = problem["msg"].removeprefix("Value error, ")
     return f"{problem['loc'][0]} is {problem['input']!r}: {message}" if problem["loc"] else message
-
-
-def _later_sums(values: Tensor, batch: TokenBatch) -> Tensor:
-    """Return for each token the sum of the values at the later tokens of its row, float32[N]."""
-    running = values.double().cumsum(0)  # over all rows, so a difference of two would lose digits in float32
-    ends = torch.cat([batch.first_tokens[1:], batch.first_tokens.new_tensor([len(values)])]) - 1
-    return (running[ends[batch.rows]] - running).float()

@@ -27,24 +27,55 @@ class BuiltInAlgorithmConfig(ConfigSection):
         return self.model_dump()
 
 
-class PolicyGradientConfig(BuiltInAlgorithmConfig):
-    """The settings that all built-in algorithms share: truncated importance sampling, entropy, clipping."""
+class ImportanceConfig(BuiltInAlgorithmConfig):
+    """How much tokens of older policies count: importance ratios, and the trust region."""
 
     is_clip: float | None = Field(2.0, gt=0)
-    """Upper bound of the importance ratio per token; ``None``: no correction (ratio 1)."""
+    """Upper bound of the importance ratio; ``None``: no correction (ratio 1)."""
+    ratio_of: Literal["token", "answer", "answer_mean"] = "token"
+    """What has an importance ratio: each token, the whole answer, or the answer to the power of one over its
+    length, as GSPO has it. Answers matter where they are long and the learner's numbers differ from the
+    engine's."""
+    mask_below: float | None = Field(None, gt=0, le=1)
+    """No gradient for tokens (answers) that became less likely than this factor; IcePop's is 0.5."""
+    mask_above: float | None = Field(None, ge=1)
+    """No gradient for tokens (answers) that became more likely than this factor; IcePop's is 5."""
+    clip_low: float | None = Field(None, gt=0, le=1)
+    """PPO's clipping: no gradient for a negative advantage and a ratio below 1 minus this; ``None``: off."""
+    clip_high: float | None = Field(None, gt=0)
+    """PPO's clipping: no gradient for a positive advantage and a ratio above 1 plus this; DAPO uses 0.28.
+    ``None``: off."""
+    trust_region: Literal["behaviour", "update"] = "behaviour"
+    """The middle of the clipped region: the policy that played, or the one at the update's start, which
+    suits stale batches with several optimizer steps and costs a forward pass more."""
+
+    @property
+    def clips(self) -> bool:
+        """Whether there is a trust region."""
+        return self.clip_low is not None or self.clip_high is not None
+
+    @pydantic.model_validator(mode="after")
+    def _check_trust_region(self) -> Self:
+        if self.trust_region == "update" and not self.clips:
+            raise ValueError("trust_region='update' needs clip_low or clip_high: without them there is none")
+        return self
+
+
+class PolicyGradientConfig(ImportanceConfig):
+    """The settings that all built-in algorithms share: importance, entropy, divergence, the mean."""
+
     entropy_coef: float = Field(0.0, ge=0)
     """Weight of the entropy bonus at the first update, falling linearly to 0 at the last."""
+    loss_average: Literal["constant", "answer", "token"] = "constant"
+    """What an optimizer step's tokens are divided by. ``constant``: the token limit, so that long answers are
+    punished like short ones (Dr. GRPO); ``answer``: their answer's length, so that all answers weigh alike
+    (GRPO, GSPO); ``token``: the number of tokens, so that all tokens weigh alike (DAPO)."""
     truncated_turns: Literal["train", "mask", "drop"] = "train"
     """Treatment of turns that were cut at the token limit, and in which no action was found. ``train``: like
     any other turn; ``mask``: they count in the batch mean but contribute nothing; ``drop``: they are left out
     and recorded as ``truncated``."""
     kl_coef: float = Field(0.0, ge=0)
     """Weight of the divergence from the base model in the loss; 0: it is not computed."""
-    clip_low: float | None = Field(None, gt=0, le=1)
-    """PPO's clipping: no gradient for a negative advantage and a ratio below 1 minus this; ``None``: off."""
-    clip_high: float | None = Field(None, gt=0)
-    """PPO's clipping: no gradient for a positive advantage and a ratio above 1 plus this; DAPO uses 0.28.
-    ``None``: off."""
     clip_cov_ratio: float = Field(0.0, ge=0, le=1)
     """Clip-Cov: share of an optimizer step's tokens that are left out of the gradient, rounded down; 0: off,
     the paper's is 2e-4. This and KL-Cov cost a forward pass more."""

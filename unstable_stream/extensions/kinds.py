@@ -73,7 +73,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             "algorithm",
             "a subclass of BaseAlgo with update(self, batch, *, scale: float, update: int) -> dict of sums",
             "unstable_stream.algorithms.settings:IMPLEMENTATIONS",
-            presets=("spiral", "rloo", "grpo", "dr-grpo"),
+            presets=("spiral", "rloo", "grpo", "dr-grpo", "dapo", "gspo"),
         ),
         Kind(
             "final_transformation",
@@ -85,7 +85,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             "step_transformation",
             "rewards.step",
             "__call__(trajectory: TrajectoryView, step_index: int, base_reward: float) -> float",
-            _in("step", "RewardForFormat", "PenaltyForInvalidMove", "Discount"),
+            _in("step", "RewardForFormat", "PenaltyForInvalidMove", "PenaltyForLength", "Discount"),
         ),
         Kind(
             "sampling_transformation",

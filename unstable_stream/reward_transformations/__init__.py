@@ -35,6 +35,7 @@ from unstable_stream.reward_transformations.step import (
 )
 from unstable_stream.reward_transformations.step import Discount as Discount
 from unstable_stream.reward_transformations.step import PenaltyForInvalidMove as PenaltyForInvalidMove
+from unstable_stream.reward_transformations.step import PenaltyForLength as PenaltyForLength
 from unstable_stream.reward_transformations.step import RewardForFormat as RewardForFormat
 from unstable_stream.reward_transformations.step import StepRewardTransform as StepRewardTransform
 from unstable_stream.reward_transformations.step import TrajectoryView as TrajectoryView

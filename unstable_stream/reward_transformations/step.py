@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from unstable_stream.errors import ConfigError
-from unstable_stream.events import Trajectory
+from unstable_stream.events import Trajectory, unpack_tokens
 from unstable_stream.extensions import Spec
 from unstable_stream.reward_transformations.transform import ComposedTransforms, RewardTransform, build_stages
 
@@ -138,6 +138,37 @@ class PenaltyForInvalidMove(_Bonus):
     def __call__(self, trajectory: TrajectoryView, step_index: int, base_reward: float) -> float:
         bad = trajectory.format_feedbacks[step_index].get("invalid_move", False)
         return base_reward + (self.penalty if bad else self.reward)
+
+
+class PenaltyForLength(StepRewardTransform):
+    """Adds a penalty that grows with the last tokens before the limit: DAPO's overlong shaping.
+
+    Nothing up to ``max_tokens - margin`` tokens, then on a line to ``penalty`` at ``max_tokens``: Yu et al.,
+    arXiv:2503.14476, equation 13. For answers that think, so that they end before they are cut.
+    """
+
+    def __init__(self, max_tokens: int, margin: int, penalty: float = -1.0) -> None:
+        """Set up.
+
+        Args:
+            max_tokens: the length at which the whole penalty is due, mostly ``sampling.max_tokens``.
+            margin: the number of tokens before it over which the penalty grows.
+            penalty: added as it is, so a punishing one is negative.
+
+        Raises:
+            ConfigError: ``margin`` is not 1 to ``max_tokens``, or the penalty is not finite.
+        """
+        if not 1 <= margin <= max_tokens or not math.isfinite(penalty):
+            raise ConfigError(
+                f"PenaltyForLength: margin is {margin} and penalty {penalty}; expected 1 to max_tokens, "
+                f"{max_tokens}, and a finite number"
+            )
+        self.max_tokens, self.margin, self.penalty = max_tokens, margin, penalty
+
+    def __call__(self, trajectory: TrajectoryView, step_index: int, base_reward: float) -> float:
+        tokens = len(unpack_tokens(trajectory.event.turns[step_index].completion_token_ids))
+        over = (tokens - self.max_tokens + self.margin) / self.margin
+        return base_reward + self.penalty * min(1.0, max(0.0, over))
 
 
 class Discount(StepRewardTransform):

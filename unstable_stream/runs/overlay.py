@@ -121,6 +121,22 @@ PRESETS: Final[Mapping[str, Preset]] = {
     "dr-grpo": Preset(
         "reinforce", sampling=({"type": "GroupRelativeAdvantage", "normalize": False},), settings=_CLIP
     ),
+    "dapo": Preset(
+        "reinforce",
+        sampling=({"type": "GroupRelativeAdvantage"},),
+        settings={**_CLIP, "clip_high": 0.28, "loss_average": "token"},
+    ),
+    "gspo": Preset(
+        "reinforce",
+        sampling=({"type": "GroupRelativeAdvantage"},),
+        settings={
+            "clip_low": 3e-4,
+            "clip_high": 4e-4,
+            "trust_region": "update",
+            "ratio_of": "answer_mean",
+            "loss_average": "answer",
+        },
+    ),
     "a2c": Preset("a2c", sampling=_BATCH_NORM),
     "ppo": Preset("ppo", sampling=_BATCH_NORM),
 }

@@ -183,6 +183,12 @@ class LoraConfig(ConfigSection):
     """The product is scaled by this, divided by the rank."""
     lora_dropout: float = Field(0.0, ge=0, lt=1)
     """Share of an adapted layer's inputs that is left out at random while it is trained."""
+    use_rslora: bool = False
+    """Scale the adapter by ``lora_alpha`` over the root of the rank (rsLoRA, arXiv:2312.03732), so that its
+    steps do not shrink as the rank grows; for ranks above 32."""
+    loraplus_lr_ratio: float = Field(1.0, ge=1)
+    """Learning rate of the adapter's second factor, as a multiple of the first's (LoRA+, arXiv:2402.12354):
+    wide models learn faster with 2 to 16, at a lower ``learner.learning_rate``."""
     target_modules: tuple[str, ...] = (
         "q_proj",
         "k_proj",

@@ -117,6 +117,16 @@ def test_batches_of_the_wrong_size_are_refused(make_learner: MakeLearner, count:
         make_learner().update([make_sample("x", 2, 2)] * count, 1)
 
 
+def test_the_second_factor_of_an_adapter_may_learn_faster(make_learner: MakeLearner) -> None:
+    """Adam's first step is the rate itself wherever there is a gradient; of A there is none while B is 0."""
+    lora = {"lora_rank": 4, "lora_alpha": 8, "loraplus_lr_ratio": 3.0}
+    learner = make_learner(lora_cfg=lora, learning_rate=1e-2)
+    before = weights(learner)
+    learner.update(make_samples(8), 1)
+    steps = {name: (tensor - before[name]).abs().median() for name, tensor in weights(learner).items()}
+    assert all(step == pytest.approx(3e-2 if ".lora_B" in name else 0.0) for name, step in steps.items())
+
+
 def test_learning_rate_schedule() -> None:
     linear = LrSchedule(type="linear", final_fraction=0.05, total=110)
     assert [linear.factor(update) for update in (1, 110, 500)] == pytest.approx([1.0, 0.05, 0.05])

@@ -40,7 +40,7 @@ async def on_policy_samples(model: Path, adapter: Adapter | None) -> list[Traini
 async def test_samples_of_the_engine_have_ratio_one(
     make_learner: MakeLearner, tiny_model: Path, parameters: str, last_layers: int | None
 ) -> None:
-    lora = {"lora_rank": 4, "lora_alpha": 8, "last_layers": last_layers}
+    lora = {"lora_rank": 4, "lora_alpha": 8, "last_layers": last_layers, "use_rslora": last_layers == 1}
     learner = make_learner(parameters=parameters, lora_cfg=lora)
     if parameters == "lora":
         adapted = {

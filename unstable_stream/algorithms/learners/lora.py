@@ -197,16 +197,26 @@ class LoraSettings:
     lora_rank: int = 16
     lora_alpha: int = 32
     lora_dropout: float = 0.0
+    use_rslora: bool = False
+    """The factor is alpha over the root of the rank."""
+    loraplus_lr_ratio: float = 1.0
+    """Learning rate of B over that of A."""
     target_modules: tuple[str, ...] = field(default=ALL_PROJECTIONS)
     last_layers: int | None = None
     """Only this many of the last decoder layers get the adapter; ``None``: all."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as JSON values, as checkpoint events record them."""
+        # Without those at their defaults that checkpoints from before these settings do not have.
+        later = {"last_layers": None, "use_rslora": False, "loraplus_lr_ratio": 1.0}
         values = {**asdict(self), "target_modules": list(self.target_modules)}
-        if self.last_layers is None:
-            del values["last_layers"]  # as checkpoints from before this setting have it
-        return values
+        return {name: value for name, value in values.items() if name not in later or value != later[name]}
+
+    @property
+    def scale(self) -> float:
+        """The factor of B A x."""
+        config = {"lora_alpha": self.lora_alpha, "use_rslora": self.use_rslora}
+        return adapter_scale(config, "", self.lora_rank)
 
 
 def build_policy(
@@ -227,6 +237,7 @@ def build_policy(
         r=settings.lora_rank,
         lora_alpha=settings.lora_alpha,
         lora_dropout=settings.lora_dropout,
+        use_rslora=settings.use_rslora,
         target_modules=targets,
         task_type="CAUSAL_LM",
         bias="none",
@@ -305,7 +316,7 @@ def adapter_config(model: Any, model_name: str, settings: LoraSettings) -> dict[
         "target_modules": targets,
         "task_type": "CAUSAL_LM",
         "use_dora": False,
-        "use_rslora": False,
+        "use_rslora": settings.use_rslora,
     }
 
 
@@ -356,9 +367,8 @@ def load_adapter_directory(model: nn.Module, directory: Path, settings: LoraSett
     for name, tensor in weights.items():
         module, _, side = name.removeprefix(_PREFIX).rpartition(".lora_")
         if side.startswith("B"):
-            # This policy's factor is alpha / r everywhere; B takes what rsLoRA or alpha_pattern made of it.
-            rank = tensor.shape[1]
-            weights[name] = tensor * (adapter_scale(found, module, rank) / (settings.lora_alpha / rank))
+            # This policy's factor is the same everywhere; B takes what rsLoRA or alpha_pattern made of it.
+            weights[name] = tensor * (adapter_scale(found, module, tensor.shape[1]) / settings.scale)
     load_adapter_weights(model, weights, origin=str(directory))
 
 

@@ -80,15 +80,20 @@ class Training:
             )
             networks = dict(algorithm.networks())
         self._networks = {name: network.module for name, network in networks.items()}
+        # The policy's parameters come first: take_over counts on it.
+        groups = {settings.learning_rate: _trainable(model)}
+        if (ratio := settings.lora_cfg.loraplus_lr_ratio) != 1 and settings.parameters == "lora":
+            groups = {
+                settings.learning_rate: _trainable(model, "lora_A"),
+                settings.learning_rate * ratio: _trainable(model, "lora_B"),
+            }
+        self._policy_groups = len(groups)
         self.optimizer = torch.optim.AdamW(
             [
-                {
-                    "params": [parameter for parameter in module.parameters() if parameter.requires_grad],
-                    "peak": peak,
-                }
-                for module, peak in (
-                    (model, settings.learning_rate),
-                    *((network.module, network.learning_rate) for network in networks.values()),
+                {"params": parameters, "peak": peak}
+                for peak, parameters in (
+                    *groups.items(),
+                    *((network.learning_rate, _trainable(network.module)) for network in networks.values()),
                 )
             ],
             lr=settings.learning_rate,
@@ -187,6 +192,7 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         sums: list[Mapping[str, Tensor]] = []
         own = batches[self._rank.number :: self._rank.count]
+        self.algorithm.mean_length = sum(map(self._trained_tokens, samples)) / count
         for indices in own:
             batch = self.algorithm.prepare_batch([samples[index] for index in indices])
             with self.autocast():
@@ -201,8 +207,8 @@ class Training:
         self._add_up_gradients()
         # Each network on its own: a large error of a critic must not make the policy's step small.
         norm, *own_norms = [
-            nn.utils.clip_grad_norm_(group["params"], self.settings.grad_clip).item()
-            for group in self.optimizer.param_groups
+            nn.utils.clip_grad_norm_(_trainable(module), self.settings.grad_clip).item()
+            for module in (self.model, *self._networks.values())
         ]
         losses = [values["loss"] for _, values in computed]
         if not all(map(math.isfinite, (norm, *own_norms, *losses))):
@@ -286,6 +292,9 @@ class Training:
         length = len(sample.prompt_token_ids) + len(sample.completion_token_ids)
         return length if self.settings.max_train_len is None else min(length, self.settings.max_train_len)
 
+    def _trained_tokens(self, sample: TrainingSample) -> int:
+        return self._length(sample) - len(sample.prompt_token_ids)
+
     # -- going on ---------------------------------------------------------------------------------
 
     def take_over(
@@ -303,7 +312,8 @@ class Training:
         known = self._load_networks(networks, origin=origin)
         # Parameters are counted through, the policy's first.
         groups = self.optimizer.state_dict()["param_groups"]
-        restored = {number for group in groups[: None if known else 1] for number in group["params"]}
+        kept = groups[: None if known else self._policy_groups]
+        restored = {number for group in kept for number in group["params"]}
         states = {number: state for number, state in optimizer["state"].items() if number in restored}
         self.optimizer.load_state_dict({"state": states, "param_groups": groups})
         self.algorithm.load_state_dict(algorithm)
@@ -368,6 +378,12 @@ class Training:
             rank = 0 if alike else self._rank.number
             torch.manual_seed((self.settings.seed * 1_000_003 + update + rank * 1_000_000_007) % 2**63)
             yield
+
+
+def _trainable(module: nn.Module, part: str = "") -> list[nn.Parameter]:
+    """Return the parameters that are trained, of those with ``part`` in their names."""
+    named = module.named_parameters()
+    return [parameter for name, parameter in named if parameter.requires_grad and part in name]
 
 
 def _transferred(
