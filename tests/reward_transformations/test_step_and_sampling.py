@@ -60,7 +60,7 @@ def test_format_and_invalid_move_rewards_add_up() -> None:
 
 
 def test_answers_near_the_limit_are_punished_more_and_more() -> None:
-    turns = [make_turn(0, completion_token_ids=pack_tokens(range(length))) for length in (6, 8, 9, 10, 11)]
+    turns = [make_turn(0, completion=range(length)) for length in (6, 8, 9, 10, 11)]
     view = TrajectoryView(make_trajectory(turns=turns))
     shaped = [PenaltyForLength(10, 4, -2.0)(view, index, 1.0) for index in range(5)]
     assert shaped == [1.0, 0.0, -0.5, -1.0, -1.0]

@@ -124,7 +124,9 @@ def test_the_second_factor_of_an_adapter_may_learn_faster(make_learner: MakeLear
     before = weights(learner)
     learner.update(make_samples(8), 1)
     steps = {name: (tensor - before[name]).abs().median() for name, tensor in weights(learner).items()}
-    assert all(step == pytest.approx(3e-2 if ".lora_B" in name else 0.0) for name, step in steps.items())
+    assert all(
+        step == pytest.approx(3e-2 if ".lora_B" in name else 0.0, rel=1e-3) for name, step in steps.items()
+    )
 
 
 def test_learning_rate_schedule() -> None:
