@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.gradient_noise DIRECTORY --at 10 60`` trains the quickstart there (or takes the run
 that is there), forks it at each update with a learning rate of nearly zero, and so plays thousands of steps
-of one policy. Their gradients are compared between groups of games, with several advantages for the same steps.
+of one policy. Their gradients are compared between groups of games, with several advantages for the same
+steps.
 
 - *Noise scale*: the number of steps at which noise and signal of a batch's mean gradient are equal,
   ``tr(Sigma) / |G|^2`` of McCandlish et al., "An Empirical Model of Large-Batch Training", arXiv:1812.06162,
@@ -21,6 +22,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,8 +83,8 @@ def against_mean(*by: Callable[[Played], Sequence[object]]) -> Advantage:
         members: dict[object, list[int]] = defaultdict(list)
         for at, key in enumerate(keys):
             members[key].append(at)
-        for at in members.values():
-            reward[at] -= reward[at].mean()
+        for alike in members.values():
+            reward[alike] -= reward[alike].mean()
         return reward
 
     return advantage
@@ -144,7 +146,7 @@ def _fitted(inputs: torch.Tensor, wanted: torch.Tensor, judged: torch.Tensor, hi
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
     for epoch in range(30):
         order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(epoch))
-        for part in order.split(256):
+        for part in torch.chunk(order, max(1, len(order) // 256)):
             optimizer.zero_grad()
             (model(inputs[part]).squeeze(-1) - wanted[part]).square().mean().backward()
             optimizer.step()
@@ -273,10 +275,13 @@ def measure(run: us.Run, update: int, updates: int) -> list[dict[str, Any]]:
     def scale(of: tuple[_Floats, _Floats], at: NDArray[np.int64]) -> float:
         return noise_scale(of[0][np.ix_(at, at)], of[1][at])
 
+    def better(of: tuple[_Floats, _Floats], at: NDArray[np.int64]) -> float:
+        return scale(first, at) / scale(of, at)
+
     rows = []
     for name, one in found.items():
-        steps_needed, error = jackknife(lambda at, one=one: scale(one, at), GROUPS)
-        ratio, of_ratio = jackknife(lambda at, one=one: scale(first, at) / scale(one, at), GROUPS)
+        steps_needed, error = jackknife(partial(scale, one), GROUPS)
+        ratio, of_ratio = jackknife(partial(better, one), GROUPS)
         rows.append(
             {"update": update, "advantage": name, "steps": len(steps), "noise_scale": steps_needed}
             | {"noise_scale_error": error, "ratio": ratio, "ratio_error": of_ratio}

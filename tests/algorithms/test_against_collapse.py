@@ -16,20 +16,22 @@ from unstable_stream.errors import LearnerError
 LOGITS = torch.tensor([1.0, 0.0, -1.0, 0.5])
 
 
-# -- divergence from the base model ----------------------------------------------------------
+# -- divergence from a reference -------------------------------------------------------------
 
 
-def test_the_penalty_pulls_towards_the_base_model_by_the_log_ratio() -> None:
-    """With advantage 0 only ``w b (log pi - log base) grad log pi / L`` is left; the base is uniform."""
-    policy = with_row(AdaptedBigramPolicy(), 0, LOGITS)
-    logprob = torch.log_softmax(LOGITS, 0)[2].item()
-    on_policy = sample([0], [2], advantage=0.0, logprobs=[logprob])
-    grad, sums = gradient(Reinforce(kl_coef=0.5), [on_policy], policy)
-    log_ratio = logprob - UNIFORM
-    one_hot = torch.tensor([0.0, 0.0, 1.0, 0.0])
-    torch.testing.assert_close(grad[0], 0.5 * log_ratio * (one_hot - torch.softmax(LOGITS, 0)) / 10)
-    assert sums["kl_to_base"] == pytest.approx(math.exp(-log_ratio) - 1 + log_ratio, rel=1e-5)
-    assert sums["loss"] == pytest.approx(0.5 * log_ratio**2 / 2 / 10, rel=1e-5)
+def test_the_penalty_pulls_towards_the_base_model_whatever_was_sampled() -> None:
+    """With advantage 0 only the gradient of ``b KL(pi || base) / L`` is left; the base is uniform."""
+    for sampled, ratio in ((2, 1.0), (0, 8.0)):
+        policy = with_row(AdaptedBigramPolicy(), 0, LOGITS)
+        probabilities = torch.softmax(LOGITS, 0)
+        logprob = probabilities[sampled].log().item() - math.log(ratio)
+        turn = sample([0], [sampled], advantage=0.0, logprobs=[logprob])
+        grad, sums = gradient(Reinforce(kl_coef=0.5), [turn], policy)
+        log_ratios = probabilities.log() - UNIFORM
+        divergence = (probabilities * log_ratios).sum()
+        torch.testing.assert_close(grad[0], 0.5 * probabilities * (log_ratios - divergence) / 10)
+        assert sums["reference_kl"] == pytest.approx(divergence.item(), rel=1e-5)
+        assert sums["loss"] == pytest.approx(0.5 * divergence.item() / 10, rel=1e-5)
 
 
 def answers(length: int, end: int) -> list[list[int]]:
@@ -86,20 +88,17 @@ def test_the_adapter_is_on_again_after_scoring_the_base_model() -> None:
     algorithm = bound(Reinforce(), policy)
     batch = algorithm.prepare_batch([sample([0], [2])])
     assert algorithm.has_base
-    assert algorithm.score_base(batch).tolist() == pytest.approx([UNIFORM])
+    assert algorithm.states_of(batch, None).states.tolist() == [[0.0] * 4]
     expected = torch.log_softmax(LOGITS, 0)[2].item()
     assert algorithm.score(batch)[0].tolist() == pytest.approx([expected])
-    log_ratio = UNIFORM - expected
-    assert algorithm.divergence([sample([0], [2])]).tolist() == pytest.approx(
-        [math.exp(log_ratio) - 1 - log_ratio], rel=1e-5
-    )
+    divergence = (LOGITS.softmax(0) * (LOGITS.log_softmax(0) - UNIFORM)).sum().item()
+    assert algorithm.divergence([sample([0], [2])]).tolist() == pytest.approx([divergence], rel=1e-5)
 
 
 def test_a_policy_without_an_adapter_has_no_base_model() -> None:
-    algorithm = bound(Reinforce(kl_coef=0.1), BigramPolicy())
-    assert not algorithm.has_base
+    assert not bound(Reinforce(), BigramPolicy()).has_base
     with pytest.raises(LearnerError, match="no adapter to switch off"):
-        algorithm.update(algorithm.prepare_batch([sample([0], [1])]), scale=1.0, update=1)
+        bound(Reinforce(kl_coef=0.1), BigramPolicy())
 
 
 # -- Clip-Cov and KL-Cov ---------------------------------------------------------------------

@@ -72,6 +72,11 @@ def test_every_committed_configuration_loads(path: Path) -> None:
         ({"engine": {"type": "vllm"}, "lora": {"lora_rank": 12}}, "lora.lora_rank=12: vLLM takes one of"),
         ({"engine": {"type": "vllm"}, "learner": {"parameters": "all"}}, 'use engine.type="transformers"'),
         ({"learner": {"parameters": "all"}, "algorithm": {"kl_coef": 0.1}}, "algorithm.kl_coef compares"),
+        ({"algorithm": {"reference": "past"}}, 'reference="past" pulls with the weight kl_coef: set it'),
+        (
+            {"algorithm": {"kl_coef": 0.1, "reference": "average", "reference_every": 0}},
+            "needs a reference_every of at least 1",
+        ),
         ({"learner": {"parameters": "all", "initial_lora_path": "a"}}, "name its directory as the model"),
     ],
 )

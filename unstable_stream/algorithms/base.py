@@ -8,23 +8,20 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from unstable_stream.algorithms.scoring import CompletionScorer
+from unstable_stream.algorithms.reference import ReferencePolicy
+from unstable_stream.algorithms.scoring import CompletionScorer, ReferenceStates
 from unstable_stream.algorithms.update_decisions import Admission as Admission
 from unstable_stream.algorithms.update_decisions import TrainingSample as TrainingSample
 from unstable_stream.algorithms.update_decisions import admission
-from unstable_stream.errors import LearnerError
 from unstable_stream.extensions import KINDS, Reference, RemembersArguments, Spec, build
 from unstable_stream.extensions.build import refuse
-
-_MAX_LOG_RATIO: Final = 20.0
-"""Keeps an estimated divergence finite (e^20 = 5e8)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +106,9 @@ class BaseAlgo(RemembersArguments, ABC):
 
     epochs: int = 1
     """Number of passes over the batch of an update."""
+    reference: ReferencePolicy | None = None
+    """A policy to compare with that is not the base model, if :meth:`initialize` made one. It follows after
+    each update, and every checkpoint from which training can go on holds it."""
 
     model: nn.Module
     device: torch.device
@@ -261,40 +261,31 @@ class BaseAlgo(RemembersArguments, ABC):
         request, because that costs another pass over the vocabulary. ``states`` are those of :meth:`states`,
         if they were computed already.
         """
-        return self.scorer.score(
+        logprobs, entropy = self.scorer.score(
             self.states(batch) if states is None else states,
             batch.targets,
             batch.temperatures,
             entropy_grad=entropy_grad,
         )
+        return logprobs, entropy
 
-    def score_base(self, batch: TokenBatch) -> Tensor:
-        """Return the base model's log-probability of each trained token, float32[N], without gradient.
+    def states_of(self, batch: TokenBatch, reference: ReferencePolicy | None) -> ReferenceStates:
+        """Return what a reference computes of a batch, without gradients; ``None``: the base model, which is
+        the policy with its adapter switched off.
 
-        The base model is the policy with its adapter switched off, so no second copy is in memory. Call it
-        before :meth:`score`: gradients of what was scored earlier would be lost.
-
-        Raises:
-            LearnerError: the policy has no adapter.
+        Call it before :meth:`states`: gradients of what was computed earlier would be lost.
         """
-        if not self.has_base:
-            raise LearnerError(
-                "the policy has no adapter to switch off, so there is no base model to compare it with; "
-                "train a LoRA adapter, or set kl_coef = 0"
-            )
-        with torch.no_grad(), self.without_adapter():
-            return self.score(batch)[0]
+        with torch.no_grad(), reference.in_place() if reference else self.without_adapter():
+            states = self.states(batch)
+        return ReferenceStates(states, reference.weights_of(self.scorer.head) if reference else {})
 
     def divergence(self, samples: Sequence[TrainingSample]) -> Tensor:
-        """Estimate the divergence KL(policy || base model) at each trained token, float32[N], in nats.
-
-        The estimator is k3 of Schulman, "Approximating KL Divergence", 2020: ``r - 1 - log r`` with
-        ``r = base / policy``. It is never negative, and zero where both agree.
-        """
+        """Return the divergence KL(policy || base model) before each trained token, float32[N], in nats."""
         batch = BaseAlgo.prepare_batch(self, samples)  # a subclass may make other tensors
-        base = self.score_base(batch)
+        base = self.states_of(batch, None)
         with torch.no_grad():
-            return divergence_k3(self.score(batch)[0], base)
+            states = self.states(batch)
+            return self.scorer.score(states, batch.targets, batch.temperatures, reference=base)[2]
 
     @abstractmethod
     def update(self, batch: TokenBatch, *, scale: float, update: int) -> Mapping[str, Tensor]:
@@ -368,9 +359,3 @@ def distinct_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[n
     first = {key: number for number, key in reversed([*enumerate(keys)])}
     order = {key: number for number, key in enumerate(sorted(first))}
     return rows[[first[key] for key in order]], np.array([order[key] for key in keys])
-
-
-def divergence_k3(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """Return Schulman's k3 estimate of KL(policy || reference) at tokens that the policy sampled."""
-    log_ratio = (reference - logprobs).clamp(max=_MAX_LOG_RATIO)
-    return log_ratio.exp() - 1.0 - log_ratio

@@ -20,18 +20,17 @@ For ``n`` samples in an optimizer step, with completion ``y`` of sample ``i``, a
 
 Four options keep a policy from collapsing. All are off by default, and they can be combined:
 
-- ``kl_coef`` adds the divergence of the whole answer from the base model to the loss, divided by ``L`` as all
-  else. With ``d_it = log pi(y_it) - log base(y_it)``, the gradient of ``E sum_t d_it`` is ``E sum_t (d_it +
-  d_i(t+1) + ... + d_iT) grad log pi(y_it)``: a token pays for the divergence that follows it too. So the term
-  is ``w_it * (d_it^2 / 2 + (sum of the later d) * log pi(y_it))``, the sum without gradient: the estimator k2
-  of Schulman, "Approximating KL Divergence", 2020, and the score function of the rest. It is the same penalty
-  in the reward of each token, undiscounted. GRPO (arXiv:2402.03300, equation 4) differentiates k3 of each
-  token instead, whose expected gradient is not that of KL(pi || base), and k2 alone gives it for answers of
-  one token only: Tang and Munos, "On a Few Pitfalls in KL Divergence Gradient Estimation for RL",
-  arXiv:2506.09477. The expectation is exact for turns that the present policy played; for older ones each
-  token has the weight ``w`` of its own ratio only, as its advantage has. What an answer does to the prompts
-  of later turns is not counted. What is reported is k3 per token: it has the same mean as ``d``, and less
-  variance. The reference is the base model, also with ``initial_lora_path``.
+- ``kl_coef`` adds the divergence of the whole answer from a reference to the loss, divided by ``L`` as all
+  else. Before each token it is computed exactly, over the vocabulary: ``d_it = KL(pi || reference)``. The
+  gradient of ``E sum_t d_it`` is ``E sum_t [grad d_it + (d_i(t+1) + ... + d_iT) grad log pi(y_it)]``: a token
+  pays for the divergence that follows it too. So the term is ``d_it + w_it * (sum of the later d) * log
+  pi(y_it)``, the sum without gradient. GRPO (arXiv:2402.03300, equation 4) differentiates an estimate of each
+  token's divergence, whose expected gradient is not that of KL(pi || reference): Tang and Munos, "On a Few
+  Pitfalls in KL Divergence Gradient Estimation for RL", arXiv:2506.09477. The expectation is exact for turns
+  that the present policy played; for older ones each token has the weight ``w`` of its own ratio only, as its
+  advantage has. ``d_it`` needs none: it does not depend on the token that was sampled there. What an answer
+  does to the prompts of later turns is not counted. The base model is that without ``initial_lora_path``; of
+  the others says :mod:`unstable_stream.algorithms.reference`.
 - ``clip_low`` and ``clip_high`` take the gradient from tokens that have moved too far
   (:mod:`unstable_stream.algorithms.importance`).
 - ``clip_cov_ratio`` and ``kl_cov_ratio`` choose the tokens that lower the entropy most, Clip-Cov and KL-Cov:
@@ -50,7 +49,7 @@ Four options keep a policy from collapsing. All are off by default, and they can
 
 An entropy bonus pulls towards the uniform distribution over the *whole vocabulary*. In a game whose answer is
 one token of a few legal ones among 49,152, most of what it adds are answers that mean nothing. Keep it small,
-and prefer ``kl_coef``, which pulls towards text.
+and prefer ``kl_coef``, which pulls towards a policy.
 """
 
 import math
@@ -62,10 +61,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
-from torch import Tensor
+from torch import Tensor, nn
 
-from unstable_stream.algorithms.base import BaseAlgo, TokenBatch, divergence_k3
+from unstable_stream.algorithms.base import BaseAlgo, TokenBatch
 from unstable_stream.algorithms.importance import MAX_LOG_RATIO, beyond_clip, importance
+from unstable_stream.algorithms.reference import ReferencePolicy
 from unstable_stream.algorithms.settings import PolicyGradientConfig, ReinforceConfig
 from unstable_stream.algorithms.update_decisions import Admission, TrainingSample, admission
 from unstable_stream.errors import LearnerError
@@ -118,7 +118,7 @@ _OPTIONAL: Final = {
     "masked": "mask_fraction",
     "left_out": "clip_cov_fraction",
     "penalised": "kl_cov_fraction",
-    "kl_to_base": "kl_to_base",
+    "reference_kl": "reference_kl",
 }
 """Sum over tokens and the metric of its mean, each there only if the option is on."""
 
@@ -157,6 +157,23 @@ class Reinforce(BaseAlgo):
         """By step id, float32[tokens]: the log-probabilities as the update began."""
         self._chosen: dict[str, NDArray[np.bool_]] = {}
         """By step id, bool[2, tokens]: which tokens of the optimizer step are left out, and penalised."""
+
+    def initialize(self, model: nn.Module, *, device: torch.device, **limits: Any) -> None:
+        """Bind the algorithm to a policy; a reference that is not the base model begins as it.
+
+        Raises:
+            LearnerError: the reference is the base model, and the policy has no adapter to switch off.
+        """
+        super().initialize(model, device=device, **limits)
+        settings = self.settings
+        if settings.reference != "base":
+            average = settings.reference == "average"
+            self.reference = ReferencePolicy(model, every=settings.reference_every, average=average)
+        elif settings.kl_coef > 0 and not self.has_base:
+            raise LearnerError(
+                "the policy has no adapter to switch off, so there is no base model to compare it with: "
+                'train a LoRA adapter, or set kl_coef = 0, or reference = "past" with reference_every = 0'
+            )
 
     def admit(self, sample: TrainingSample) -> Admission:
         """Decide about one sample: by ``truncated_turns`` if it is truncated, else by the base rule."""
@@ -257,23 +274,27 @@ class Reinforce(BaseAlgo):
                 "measure and begin_step with its samples before prepare_batch"
             )
         entropy_weight = self.entropy_weight(update)
-        base = self.score_base(batch) if self.settings.kl_coef > 0 else None
+        reference = self.states_of(batch, self.reference) if self.settings.kl_coef > 0 else None
         states = self.states(batch)
-        logprobs, entropy = self.score(batch, states, entropy_grad=entropy_weight > 0)
+        logprobs, entropy, *divergence = self.scorer.score(
+            states,
+            batch.targets,
+            batch.temperatures,
+            entropy_grad=entropy_weight > 0,
+            reference=reference,
+        )
         found = importance(self.settings, logprobs, batch)
         trained = ~found.clipped if batch.left_out is None else ~(found.clipped | batch.left_out)
         by_answer = self.settings.loss_average == "answer"
         share = 1.0 / batch.lengths()[batch.rows] if by_answer else torch.ones_like(logprobs)
-        weight = found.weight * share
-        objective = (weight * trained * batch.advantages * logprobs).sum()
+        objective = (share * found.weight * trained * batch.advantages * logprobs).sum()
         if entropy_weight > 0:
             objective = objective + entropy_weight * (share * entropy).sum()
-        if base is not None:
-            log_base_ratio = logprobs - base
-            later = batch.later_sums(log_base_ratio.detach())
+        for own in divergence:
+            later = found.weight * batch.later_sums(own.detach())
             # The second term has the value 0, so that the loss stays that of the tokens themselves.
-            own = log_base_ratio.square() / 2 + later * (logprobs - logprobs.detach())
-            objective = objective - self.settings.kl_coef * (weight * own).sum()
+            penalty = own + later * (logprobs - logprobs.detach())
+            objective = objective - self.settings.kl_coef * (share * penalty).sum()
         if batch.penalised is not None:
             moved = (logprobs - batch.behaviour_logprobs).abs()
             objective = objective - self.settings.kl_cov_coef * (share * batch.penalised * moved).sum()
@@ -305,8 +326,8 @@ class Reinforce(BaseAlgo):
                 sums["left_out"] = batch.left_out.float().sum()
             if batch.penalised is not None and self.settings.kl_cov_ratio > 0:
                 sums["penalised"] = batch.penalised.float().sum()
-            if base is not None:
-                sums["kl_to_base"] = divergence_k3(logprobs, base).sum()
+            for own in divergence:
+                sums["reference_kl"] = own.sum()
             return sums
 
     def other_loss(

@@ -14,11 +14,13 @@ et al., arXiv:2506.05433) does this for the answers to one prompt.
 """
 
 import inspect
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from unstable_stream.errors import LearnerError
@@ -39,6 +41,15 @@ _PROBE_ROUNDINGS: Final = 4
 capping, 0.1 for a logit of 25, while this class does so in float32."""
 
 
+class ReferenceStates(NamedTuple):
+    """What a reference policy has computed of the tokens to score."""
+
+    states: Tensor
+    """Its state before each token, [N, hidden]."""
+    head: Mapping[str, Tensor]
+    """Those parameters of its output head that are not the policy's, by name."""
+
+
 class CompletionScorer:
     """Score tokens under a Hugging Face causal language model.
 
@@ -51,8 +62,8 @@ class CompletionScorer:
     def __init__(self, model: nn.Module, *, always_recompute: bool = False) -> None:
         hf_model: Any = model  # transformers publishes no types
         self._decoder = hf_model.get_decoder()
-        self._head = hf_model.get_output_embeddings()
-        if self._head is None or self._decoder is model:
+        self.head = hf_model.get_output_embeddings()
+        if self.head is None or self._decoder is model:
             raise LearnerError(
                 f"{type(model).__name__} has no separate decoder and output head; "
                 "expected a Hugging Face causal language model"
@@ -88,21 +99,32 @@ class CompletionScorer:
             shared_prefix: number of tokens with which all rows begin. None of ``positions`` is among them.
         """
         states = self.states(input_ids, positions, shared_prefix)
-        return self.score(states, targets, temperatures, entropy_grad=entropy_grad)
+        logprobs, entropy = self.score(states, targets, temperatures, entropy_grad=entropy_grad)
+        return logprobs, entropy
 
     @property
     def hidden_size(self) -> int:
         """Length of the decoder's state of one position."""
-        return int(self._head.weight.shape[1])
+        return int(self.head.weight.shape[1])
 
     def score(
-        self, states: Tensor, targets: Tensor, temperatures: Tensor, *, entropy_grad: bool = False
-    ) -> tuple[Tensor, Tensor]:
-        """Return log-probability and entropy of each target, float32[N] both, from its state [N, hidden]."""
+        self,
+        states: Tensor,
+        targets: Tensor,
+        temperatures: Tensor,
+        *,
+        entropy_grad: bool = False,
+        reference: ReferenceStates | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Return log-probability and entropy of each target, float32[N] both, from its state [N, hidden].
+
+        With a reference also the divergence KL(policy || reference) before each, float32[N] in nats: exact,
+        a sum over the vocabulary, at the same temperature, with gradients.
+        """
         elements = _GPU_CHUNK_ELEMENTS if states.is_cuda else _CHUNK_ELEMENTS
-        chunk = max(1, elements // self._head.weight.shape[0])
+        chunk = max(1, elements // self.head.weight.shape[0])
         if len(targets) <= chunk and not self._always_recompute:
-            return self._score(states, targets, temperatures, entropy_grad)
+            return self._score(states, targets, temperatures, entropy_grad, reference)
         score = self._score_again if self._trains_head() else self._score_ahead
         parts = [
             score(
@@ -110,10 +132,11 @@ class CompletionScorer:
                 targets[start : start + chunk],
                 temperatures[start : start + chunk],
                 entropy_grad,
+                reference and reference._replace(states=reference.states[start : start + chunk]),
             )
             for start in range(0, len(targets), chunk)
         ]
-        return torch.cat([logprobs for logprobs, _ in parts]), torch.cat([entropy for _, entropy in parts])
+        return tuple(torch.cat(values) for values in zip(*parts, strict=True))
 
     def states(self, input_ids: Tensor, positions: Tensor, shared_prefix: int = 0) -> Tensor:
         """Return the decoder's state at each position, [N, hidden]; arguments as for a call."""
@@ -139,8 +162,10 @@ class CompletionScorer:
         ).last_hidden_state
         return states
 
-    def _logits(self, states: Tensor) -> Tensor:
-        logits: Tensor = self._head(states).float()
+    def _logits(self, states: Tensor, head: Mapping[str, Tensor] | None = None) -> Tensor:
+        """``head``: parameters in place of the output head's own."""
+        found: Tensor = functional_call(self.head, dict(head), states) if head else self.head(states)
+        logits = found.float()
         if self._scale != 1.0:
             logits = logits * self._scale
         if self._soft_cap is not None:
@@ -148,43 +173,48 @@ class CompletionScorer:
         return logits
 
     def _score(
-        self, states: Tensor, targets: Tensor, temperatures: Tensor, entropy_grad: bool
-    ) -> tuple[Tensor, Tensor]:
+        self,
+        states: Tensor,
+        targets: Tensor,
+        temperatures: Tensor,
+        entropy_grad: bool,
+        reference: ReferenceStates | None,
+    ) -> tuple[Tensor, ...]:
         distribution = F.log_softmax(self._logits(states) / temperatures[:, None], dim=-1)
         logprobs = distribution.gather(-1, targets[:, None]).squeeze(-1)
+        divergence: tuple[Tensor, ...] = ()
+        if reference is not None:
+            with torch.no_grad():
+                logits = self._logits(*reference)
+                other = F.log_softmax(logits / temperatures[:, None], dim=-1)
+            divergence = ((distribution.exp() * (distribution - other)).sum(-1),)
         with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
             if not entropy_grad:
                 distribution = distribution.detach()
             entropy = -(distribution.exp() * distribution).sum(-1)
-        return logprobs, entropy
+        return logprobs, entropy, *divergence
 
     def _trains_head(self) -> bool:
-        return any(parameter.requires_grad for parameter in self._head.parameters())
+        return any(parameter.requires_grad for parameter in self.head.parameters())
 
-    def _score_again(
-        self, states: Tensor, targets: Tensor, temperatures: Tensor, entropy_grad: bool
-    ) -> tuple[Tensor, Tensor]:
-        scores: tuple[Tensor, Tensor] = checkpoint(
-            self._score, states, targets, temperatures, entropy_grad, use_reentrant=False
-        )
+    def _score_again(self, states: Tensor, *others: Any) -> tuple[Tensor, ...]:
+        scores: tuple[Tensor, ...] = checkpoint(self._score, states, *others, use_reentrant=False)
         return scores
 
-    def _score_ahead(
-        self, states: Tensor, targets: Tensor, temperatures: Tensor, entropy_grad: bool
-    ) -> tuple[Tensor, Tensor]:
+    def _score_ahead(self, states: Tensor, *others: Any) -> tuple[Tensor, ...]:
         if not (torch.is_grad_enabled() and states.requires_grad):
-            return self._score(states, targets, temperatures, entropy_grad)
+            return self._score(states, *others)
         rows = states.detach().requires_grad_()
-        logprobs, entropy = self._score(rows, targets, temperatures, entropy_grad)
-        (by_logprob,) = torch.autograd.grad(logprobs.sum(), rows, retain_graph=entropy_grad)
-        logprobs = _with_row_gradients(states, logprobs.detach(), by_logprob)
-        if entropy_grad:
-            (by_entropy,) = torch.autograd.grad(entropy.sum(), rows)
-            entropy = _with_row_gradients(states, entropy.detach(), by_entropy)
-        return logprobs, entropy
+        found = []
+        for values in self._score(rows, *others):
+            if values.requires_grad:
+                (gradients,) = torch.autograd.grad(values.sum(), rows, retain_graph=True)
+                values = _with_row_gradients(states, values.detach(), gradients)
+            found.append(values)
+        return tuple(found)
 
     def _probe(self, model: nn.Module) -> None:
-        device = self._head.weight.device
+        device = self.head.weight.device
         tokens = torch.tensor([_PROBE_TOKENS], device=device)
         training = model.training
         model.eval()
@@ -193,7 +223,7 @@ class CompletionScorer:
             found = self._logits(self._decoder(input_ids=tokens, use_cache=False).last_hidden_state)
         model.train(training)
         difference = (expected - found).abs().max().item()
-        rounding = torch.finfo(self._head.weight.dtype).eps * expected.abs().max().item()
+        rounding = torch.finfo(self.head.weight.dtype).eps * expected.abs().max().item()
         tolerance = _PROBE_TOLERANCE + _PROBE_ROUNDINGS * rounding
         if not difference <= tolerance:
             raise LearnerError(
@@ -209,7 +239,7 @@ class CompletionScorer:
             return False
         first, second, *rest = _PROBE_TOKENS
         tokens = torch.tensor([[first, second, *rest], [first, second, *reversed(rest)]])
-        tokens = tokens.to(self._head.weight.device)
+        tokens = tokens.to(self.head.weight.device)
         training = self._model.training
         self._model.eval()
         try:
@@ -223,7 +253,7 @@ class CompletionScorer:
         finally:
             self._model.train(training)
         expected = whole.last_hidden_state[:, 2:].float()
-        rounding = torch.finfo(self._head.weight.dtype).eps * expected.abs().max()
+        rounding = torch.finfo(self.head.weight.dtype).eps * expected.abs().max()
         return bool((expected - shared).abs().max() <= _PROBE_TOLERANCE + _PROBE_ROUNDINGS * rounding)
 
 

@@ -75,7 +75,13 @@ class PolicyGradientConfig(ImportanceConfig):
     any other turn; ``mask``: they count in the batch mean but contribute nothing; ``drop``: they are left out
     and recorded as ``truncated``."""
     kl_coef: float = Field(0.0, ge=0)
-    """Weight of the divergence from the base model in the loss; 0: it is not computed."""
+    """Weight of the divergence from the reference in the loss; 0: it is not computed."""
+    reference: Literal["base", "past", "average"] = "base"
+    """The policy that ``kl_coef`` pulls towards. ``base``: the base model; ``past``: the policy as it was,
+    renewed now and then; ``average``: a moving average of the weights, which follows after each update."""
+    reference_every: int = Field(40, ge=0)
+    """``past``: renewed after so many updates; 0: never, the policy that the run began with. ``average``: the
+    updates that it reaches back, 1 / so much of the way after each."""
     clip_cov_ratio: float = Field(0.0, ge=0, le=1)
     """Clip-Cov: share of an optimizer step's tokens that are left out of the gradient, rounded down; 0: off,
     the paper's is 2e-4. This and KL-Cov cost a forward pass more."""
@@ -100,6 +106,10 @@ class PolicyGradientConfig(ImportanceConfig):
     def _check_bounds(self) -> Self:
         if self.clip_cov_lb >= self.clip_cov_ub:
             raise ValueError(f"clip_cov_lb={self.clip_cov_lb} must be below clip_cov_ub={self.clip_cov_ub}")
+        if self.reference != "base" and not self.kl_coef:
+            raise ValueError(f'reference="{self.reference}" pulls with the weight kl_coef: set it above 0')
+        if self.reference == "average" and not self.reference_every:
+            raise ValueError('reference="average" needs a reference_every of at least 1')
         return self
 
     def arguments(self, updates: int) -> dict[str, Any]:

@@ -395,10 +395,12 @@ class RunConfig(ConfigSection):
                 'learner.parameters="all": vLLM holds one whole model, and past checkpoints play beside the '
                 'newest: use engine.type="transformers", or learner.parameters="lora"'
             )
-        if self.learner.parameters == "all" and getattr(self.algorithm, "kl_coef", None):
+        algorithm = self.algorithm
+        based = getattr(algorithm, "kl_coef", None) and getattr(algorithm, "reference", None) == "base"
+        if self.learner.parameters == "all" and based:
             raise ValueError(
                 'algorithm.kl_coef compares with the base model, which learner.parameters="all" changes: '
-                'set it to 0, or learner.parameters="lora"'
+                'set it to 0, algorithm.reference="past", or learner.parameters="lora"'
             )
         begun_from = (
             self.learner.initial_lora_path,

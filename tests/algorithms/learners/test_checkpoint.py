@@ -70,8 +70,9 @@ def plain_model(path: Path | str) -> Any:
 
 
 def curve_learner(model: str, parameters: str, root: Path | str) -> Learner:
-    # With the base model's own parameters trained there is none left to compare with.
-    algorithm = Reinforce(**(ALGORITHM | ({"kl_coef": 0.0} if parameters == "all" else {})))
+    # It is renewed before and after the middle.
+    reference = {"reference": "past" if parameters == "all" else "average", "reference_every": 2}
+    algorithm = Reinforce(**(ALGORITHM | reference))
     settings = LearnerSettings(**SETTINGS | {"parameters": parameters})
     return StandardLearner(model, settings, algorithm=algorithm, ckpt_root=root)
 
@@ -113,6 +114,9 @@ def test_resume_continues_the_same_curve_bit_for_bit_also_in_a_new_process(
         for index, state in reference.optimizer["state"].items():
             for name, tensor in state.items():
                 assert torch.equal(tensor, resumed.optimizer["state"][index][name])
+        kept = [optimizer["reference"] for optimizer in (reference.optimizer, resumed.optimizer)]
+        assert kept[0]["age"] == kept[1]["age"] == (0 if parameters == "all" else 6)
+        assert all(map(torch.equal, kept[0]["weights"], kept[1]["weights"]))
 
 
 def test_a_checkpoint_of_all_parameters_is_a_model_of_its_own(

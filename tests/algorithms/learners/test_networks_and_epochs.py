@@ -62,10 +62,11 @@ def test_a_run_may_change_between_algorithms_with_a_critic_and_without(make_lear
     assert critic_of(with_critic).weight.abs().sum() == 0  # it begins anew
     train(with_critic, 2, 2)
     made = with_critic.save()
-    again = make_learner(algorithm=Reinforce())
+    again = make_learner(algorithm=Reinforce(kl_coef=1.0, reference="past"))
     again.load(made.path)
     assert unchanged(again, weights(with_critic))
-    train(again, 3, 3)
+    assert train(again, 3, 3)[0]["reference_kl"] == pytest.approx(0, abs=1e-6)  # it begins as the policy
+    assert train(again, 4, 4)[0]["reference_kl"] > 1e-6
 
 
 class DrawnCritic(A2C):

@@ -5,7 +5,8 @@ A directory holds::
     adapter_config.json         PEFT's format
     adapter_model.safetensors   PEFT's format
     networks.safetensors        the algorithm's own networks, such as a critic (absent if it has none)
-    optimizer.pt                optimizer state (absent when saved light or pruned)
+    optimizer.pt                optimizer state, and the weights of a reference policy (absent when saved
+                                light or pruned)
     state.json                  update number, positions, seed, settings, the states of the algorithm and of
                                 the sampling transformations, sha256 of the files above
 
@@ -110,7 +111,7 @@ class LoadedCheckpoint:
     networks: dict[str, Tensor]
     """The parameters of the algorithm's own networks, named ``network.parameter``; empty if it has none."""
     optimizer: dict[str, Any] | None
-    """``torch.optim.Optimizer.state_dict()``, or ``None`` if it was not saved or has been pruned."""
+    """``Training.state_dict()``, or ``None`` if it was not saved or has been pruned."""
 
 
 def attempt_directory(root: Path, model_uid: str) -> Path:

@@ -112,7 +112,7 @@ class StandardLearner:
         """
         before = self.training
         networks = {name: tensor.clone() for name, tensor in before.network_tensors().items()}
-        optimizer, kept = before.optimizer.state_dict(), before.algorithm.state_dict()
+        optimizer, kept = before.state_dict(), before.algorithm.state_dict()
         self.training = Training(
             self.policy.model,
             algorithm,
@@ -242,7 +242,7 @@ class StandardLearner:
             config=config,
             state=state,
             networks=training.network_tensors(),
-            optimizer=training.optimizer.state_dict() if full else None,
+            optimizer=training.state_dict() if full else None,
             tokenizer=others,
         )
 

@@ -150,6 +150,8 @@ class Training:
             **self.algorithm.summarize(totals),
         }
         self.algorithm.finish_update(metrics)
+        if self.algorithm.reference is not None:
+            self.algorithm.reference.follow()
         return UpdateResult(update, loss, metrics)
 
     def _begin_update(self, samples: list[TrainingSample], update: int) -> dict[str, float]:
@@ -249,7 +251,7 @@ class Training:
         self._rank.add_up(gradients)
 
     def _measure_divergence(self, samples: Sequence[TrainingSample], update: int) -> dict[str, float]:
-        """Estimate the divergence from the base model on a few of the samples, before training on them.
+        """Measure the divergence from the base model on a few of the samples, before training on them.
 
         It costs two forward passes of a sixteenth of the batch in every fourth update: 1.2 % of training,
         measured with the tiny player and batches of 640.
@@ -307,6 +309,7 @@ class Training:
     ) -> None:
         """Go on with the state of another optimizer and algorithm over the same policy.
 
+        ``optimizer`` is what :meth:`state_dict` returned. A reference that is not in it begins as the policy.
         Hyper-parameters come from the settings, because a resume may change them.
         """
         known = self._load_networks(networks, origin=origin)
@@ -317,6 +320,16 @@ class Training:
         states = {number: state for number, state in optimizer["state"].items() if number in restored}
         self.optimizer.load_state_dict({"state": states, "param_groups": groups})
         self.algorithm.load_state_dict(algorithm)
+        if self.algorithm.reference is not None:
+            self.algorithm.reference.load_state_dict(optimizer.get("reference"))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the optimizer's state and the weights of the reference: what training needs to go on, and
+        play does not.
+        """
+        reference = self.algorithm.reference
+        kept = {} if reference is None else {"reference": reference.state_dict()}
+        return {**self.optimizer.state_dict(), **kept}
 
     def _load_networks(self, tensors: Mapping[str, Tensor], *, origin: str) -> bool:
         """Restore the algorithm's networks. An algorithm without them left none: they begin anew, and the

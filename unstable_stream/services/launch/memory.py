@@ -107,20 +107,26 @@ def _learner(config: RunConfig, shape: ModelShape, share: Share) -> Need:
     else:
         activations = trained_layers * layer
     fragmentation = _FRAGMENTATION if whole else _ADAPTER_FRAGMENTATION
-    # Logits, their logarithm, its exponential and a gradient, of one chunk.
+    pulled = bool(getattr(config.algorithm, "kl_coef", 0))
+    # Values of the reference's weights, where it is not the base model.
+    kept = 4 if pulled and getattr(config.algorithm, "reference", "base") != "base" else 0
+    # Logits, their logarithm, its exponential and a gradient, of one chunk; with a reference that again.
     chunk = _GPU_LOGIT_CHUNK if on_gpu else _LOGIT_CHUNK
-    logits = 4 * 4 * min(scored * shape.vocabulary, max(chunk, shape.vocabulary))
+    logits = 4 * (8 if pulled else 4) * min(scored * shape.vocabulary, max(chunk, shape.vocabulary))
     if whole:
         # All float32 for every number format, which says only what activations are; autocast keeps a copy.
         trained = {
             "weights": 4 * shape.parameters * models,
-            "gradients and optimizer": 12 * shape.parameters * models,
+            "gradients and optimizer": (12 + kept) * shape.parameters * models,
             "weights in bfloat16": 2 * shape.parameters if lower else 0,
         }
     else:
         # Several trained models share one base model. Of an adapter: values, gradients and two moments.
         adapter = _adapter_parameters(config, shape, trained_layers)
-        trained = {"weights": value * shape.parameters, "adapter and optimizer": 16 * adapter * models}
+        trained = {
+            "weights": value * shape.parameters,
+            "adapter and optimizer": (16 + kept) * adapter * models,
+        }
     parts = {
         "libraries": _CUDA_CONTEXT if on_gpu else _LEARNER_LIBRARIES + _actor(config),
         **trained,
