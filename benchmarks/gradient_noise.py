@@ -262,7 +262,7 @@ def measure(run: us.Run, update: int, updates: int) -> list[dict[str, Any]]:
             opponents[event.game_id] = "+".join(sorted(kinds)) or "itself"
     steps = [step for step in steps if step.game_id in opponents]
     games = {game: at % GROUPS for at, game in enumerate(dict.fromkeys(step.game_id for step in steps))}
-    path = next(each["path"] for each in frozen.checkpoints().dicts() if each["update"] == update)
+    path = next(each["path"] for each in run.checkpoints().dicts() if each["iteration"] == update)
     gradients = Gradients(path, frozen.config.sampling.max_tokens)
     states = gradients.states(steps)
     played = Played(steps, [opponents[step.game_id] for step in steps], games, states)
@@ -299,7 +299,8 @@ def main() -> None:
     if not given.directory.exists():
         changes = [f"learner.iterations={max(given.at)}", "backend=inline", "evaluation.opponents=[]"]
         us.load(QUICKSTART, data=given.directory, overrides=changes).start(live=False)
-    run = us.open_run("quickstart", given.directory)
+    oldest = us.list_runs(given.directory)[-1]  # the others are its forks
+    run = us.open_run(oldest.run_id, given.directory)
     rows = [row for update in given.at for row in measure(run, update, given.updates)]
     table = Table(title="Steps at which noise and signal of the gradient are equal", title_justify="left")
     for heading in ("update", "advantage", "noise scale", "ratio"):

@@ -77,8 +77,8 @@ def test_the_gradient_is_that_of_a_naive_loop(
     ratio_of: str, trust_region: str, loss_average: str, seed: int
 ) -> None:
     generator = np.random.default_rng(seed)
-    given = {"ratio_of": ratio_of, "trust_region": trust_region, "loss_average": loss_average}
-    bounds = {"clip_low": 0.4, "clip_high": 0.6, "mask_below": 0.3, "mask_above": 4.0}
+    given: dict[str, Any] = {"ratio_of": ratio_of, "trust_region": trust_region, "loss_average": loss_average}
+    bounds: dict[str, Any] = {"clip_low": 0.4, "clip_high": 0.6, "mask_below": 0.3, "mask_above": 4.0}
     policy, samples = BigramPolicy(), _samples(generator)
     algorithm = bound(Reinforce(is_clip=None, **given, **bounds), policy)
     old = torch.tensor(generator.normal(size=(4, 4)), dtype=torch.float32)

@@ -200,7 +200,7 @@ class Reinforce(BaseAlgo):
             for indices in micro_batches:
                 batch = BaseAlgo.prepare_batch(self, [samples[index] for index in indices])
                 with torch.no_grad():
-                    parts = torch.split(self.score(batch)[0], batch.lengths().tolist())  # type: ignore[no-untyped-call]
+                    parts = torch.split(self.score(batch)[0], batch.lengths().tolist())
                 ids = [samples[index].step_id for index in indices]
                 self._at_update |= zip(ids, parts, strict=True)
 
