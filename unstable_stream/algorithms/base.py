@@ -287,6 +287,12 @@ class BaseAlgo(RemembersArguments, ABC):
             states = self.states(batch)
             return self.scorer.score(states, batch.targets, batch.temperatures, reference=base)[2]
 
+    def answer_logprobs(self, samples: Sequence[TrainingSample]) -> Tensor:
+        """Return the log-probability of each sample's answer as a whole, float32[B], in nats."""
+        batch = BaseAlgo.prepare_batch(self, samples)
+        with torch.no_grad():
+            return batch.row_sums(self.score(batch)[0])
+
     @abstractmethod
     def update(self, batch: TokenBatch, *, scale: float, update: int) -> Mapping[str, Tensor]:
         """Add this micro-batch's gradient to the policy's parameters.

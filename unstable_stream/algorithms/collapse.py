@@ -27,11 +27,15 @@ sick.
     The win rate against a fixed opponent, over at least the last 100 games, has fallen to half of its best,
     and the 99.9 % Wilson intervals do not overlap. Results in mirror self-play cannot show this: when both
     seats get worse, they still win half of the games.
+``ignoring``
+    The mutual information of position and answer is below a fifth of its best mean of three updates, and that
+    was at least 0.3 nats: the policy answers alike whatever it is shown. Its entropy may be what it was.
 ``divergence``
     The divergence from the base model is above 1 nat per token, and above four times the median of its last
     eight measurements.
 """
 
+import math
 import statistics
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -56,6 +60,8 @@ RESULT_SHARE: Final = 0.5
 from 0.96 to 0.53 against the first legal move, for five updates.
 """
 LOSS_GAMES: Final = 100
+INFORMATION_FLOOR: Final = 0.3
+INFORMATION_SHARE: Final = 0.2
 DIVERGENCE_FLOOR: Final = 1.0
 DIVERGENCE_JUMP: Final = 4.0
 DIVERGENCE_MEMORY: Final = 8
@@ -170,6 +176,30 @@ class _Certain:
 
 
 @dataclass
+class _Ignoring:
+    name: str = "ignoring"
+    signal: str = "answer_information"
+    _window: deque[float] = field(default_factory=lambda: deque(maxlen=SHARE_UPDATES))
+    _best: float = 0.0
+
+    def observe(self, update: int, metrics: Mapping[str, float]) -> _Finding | None:
+        value = metrics.get(self.signal)
+        if value is None:
+            return None
+        self._window.append(value)
+        if len(self._window) == SHARE_UPDATES:
+            self._best = max(self._best, statistics.fmean(self._window))
+        bound = INFORMATION_SHARE * self._best if self._best >= INFORMATION_FLOOR else -math.inf
+        return _Finding(update, value < 2 * bound, value < bound, value, self._best)
+
+    def text(self, finding: _Finding) -> str:
+        return (
+            f"answers tell {finding.value:.2g} nats of their positions, down from {finding.reference:.2g}: "
+            "the policy answers alike whatever it is shown"
+        )
+
+
+@dataclass
 class _Share:
     name: str
     signal: str
@@ -261,7 +291,7 @@ class _Divergence:
         )
 
 
-_Rule: TypeAlias = _Unplayable | _Certain | _Share | _Result | _Divergence
+_Rule: TypeAlias = _Unplayable | _Certain | _Ignoring | _Share | _Result | _Divergence
 
 
 class CollapseWatch:
@@ -273,6 +303,7 @@ class CollapseWatch:
         for rule in (
             _Unplayable(),
             _Certain(),
+            _Ignoring(),
             _Share("unparsed", "parsed_fraction", "parse", PARSED_FALL),
             _Share("illegal", "legal_fraction", "are legal moves", LEGAL_FALL),
             _Divergence(),

@@ -337,7 +337,8 @@ class CollapseWarning(Event, frozen=True, kw_only=True, tag="collapse-warning"):
     fork_at: int
     """The newest update before it whose checkpoint the run has: a fork there begins before the collapse."""
     rule: str
-    """``certain``, ``unparsed``, ``illegal``, ``result`` or ``divergence``: docs/explanation/collapse.md."""
+    """``unplayable``, ``certain``, ``ignoring``, ``unparsed``, ``illegal``, ``result`` or ``divergence``:
+    docs/explanation/collapse.md."""
     signal: str
     """The metric of the updates that the rule looked at."""
     value: float

@@ -49,6 +49,18 @@ def test_certain_while_games_are_lost() -> None:
     assert sign.text == "the entropy is 0.004 nats, below 0.03, while games are lost"
 
 
+def test_answers_that_ignore_the_position_are_noticed_within_three_updates_at_the_same_entropy() -> None:
+    generator = np.random.default_rng(5)
+    healthy = 1.4 + 0.2 * generator.normal(size=60)
+    ignoring = 0.02 * np.abs(generator.normal(size=10))
+    values = [*healthy.tolist(), *ignoring.tolist()]
+    (sign,) = watch([{"entropy": 1.2, "answer_information": value} for value in values])
+    assert (sign.rule, sign.update, sign.began) == ("ignoring", 63, 60)
+    assert "the policy answers alike whatever it is shown" in sign.text
+    # What was never much is no fall.
+    assert watch([{"answer_information": value / 6} for value in values]) == []
+
+
 def test_in_mirror_self_play_alone_somebody_always_loses() -> None:
     assert [sign.rule for sign in watch(falling(2.0, *[0.01] * 4))] == ["certain"]
 

@@ -13,6 +13,7 @@ import contextlib
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +34,8 @@ on nothing, so a batch is cut alike in every rank and on every machine."""
 _DIVERGENCE_EVERY: Final = 4
 _DIVERGENCE_SHARE: Final = 16
 """The divergence from the base model is measured in every fourth update, on every 16th sample."""
+_POSITIONS: Final = 16
+"""The most positions whose answers are compared."""
 
 
 class NotFiniteError(LearnerError):
@@ -156,7 +159,8 @@ class Training:
 
     def _begin_update(self, samples: list[TrainingSample], update: int) -> dict[str, float]:
         first = self._rank.number == 0
-        (measured, *_) = self._rank.gather(self._measure_divergence(samples, update) if first else {})
+        own = self._measure_divergence(samples, update) | self._measure_information(samples) if first else {}
+        (measured, *_) = self._rank.gather(own)
         if samples:
             with self.evaluating(), self._seeded(update, alike=True):
                 self.algorithm.begin_update(samples, self._micro_batches(samples))
@@ -267,6 +271,34 @@ class Training:
                 ]
             )
         return {"kl_to_base": tokens.mean().item()}
+
+    def _measure_information(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
+        """Estimate the mutual information of position and answer, in nats, before training.
+
+        ``mean_i log [pi(y_i | x_i) / mean_j pi(y_i | x_j)]`` over a few positions ``x`` and their answers
+        ``y``, at most the logarithm of their number: Wang et al., "RAGEN-2", arXiv:2604.06268. A policy that gives
+        the same answers whatever it is shown has none, however many answers it has.
+
+        Answers of one token are scored at all positions at once. Of longer ones fewer are taken, so that it
+        costs a forward pass of a sixteenth of the batch.
+        """
+        positions = {each.prompt_token_ids.tobytes(): each for each in samples}
+        long = any(self._trained_tokens(each) > 1 for each in samples)
+        count = min(_POSITIONS, len(positions), math.isqrt(len(samples) // 16) if long else _POSITIONS)
+        if count < 2:
+            return {}
+        chosen = [*positions.values()][:: len(positions) // count][:count]
+        pairs = [
+            replace(shown, completion_token_ids=said.completion_token_ids, logprobs=said.logprobs)
+            for said in chosen
+            for shown in chosen
+        ]
+        table = torch.empty(len(pairs), dtype=torch.float64)
+        with self.evaluating():
+            for indices in self._micro_batches(pairs):
+                table[indices] = self.algorithm.answer_logprobs([pairs[at] for at in indices]).double().cpu()
+        table = table.view(count, count)
+        return {"answer_information": (table.diag() - table.logsumexp(1)).mean().item() + math.log(count)}
 
     def _raise_not_finite(
         self,
