@@ -110,7 +110,7 @@ format: $(VENV)/.dev ## Format the code and fix what can be fixed
 	$(BIN)/ruff format .
 
 # Each script in turn; one that fails is named at the end, and its rows are missing from the table.
-BENCHMARKS ?= $(filter-out __init__ harness between_updates curves restart_picture summary,$(basename $(notdir $(wildcard benchmarks/*.py))))
+BENCHMARKS ?= $(filter-out __init__ harness between_updates curves gradient_noise restart_picture summary,$(basename $(notdir $(wildcard benchmarks/*.py))))
 BENCH_QUICK ?= processor_fold buffer games_per_second log_append archive_insert
 BENCH_RESULTS ?= benchmarks/results
 

@@ -276,8 +276,8 @@ class Training:
         """Estimate the mutual information of position and answer, in nats, before training.
 
         ``mean_i log [pi(y_i | x_i) / mean_j pi(y_i | x_j)]`` over a few positions ``x`` and their answers
-        ``y``, at most the logarithm of their number: Wang et al., "RAGEN-2", arXiv:2604.06268. A policy that gives
-        the same answers whatever it is shown has none, however many answers it has.
+        ``y``, at most the logarithm of their number: Wang et al., "RAGEN-2", arXiv:2604.06268. A policy that
+        gives the same answers whatever it is shown has none, however many answers it has.
 
         Answers of one token are scored at all positions at once. Of longer ones fewer are taken, so that it
         costs a forward pass of a sixteenth of the batch.
