@@ -187,7 +187,7 @@ class Column:
 
     @property
     def compression(self) -> str:
-        """How DuckDB is to compress the column; empty: as it likes."""
+        """The clause that has DuckDB compress the column in one way; empty: as it likes."""
         return " USING COMPRESSION zstd" if (self.name, self.sql_type) in _LONG_TEXTS else ""
 
     @property

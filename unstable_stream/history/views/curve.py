@@ -56,7 +56,7 @@ class Curve:
 
     @property
     def says(self) -> str:
-        """What is drawn."""
+        """The title of the picture."""
         return f"evaluation games won against {self.opponent}, with 95 % intervals"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
