@@ -35,8 +35,8 @@ from rich.table import Table
 import unstable_stream as us
 from benchmarks.harness import machine, parser
 from unstable_stream.algorithms import Reinforce, TrainingSample
+from unstable_stream.algorithms.learners.cutting import micro_batches
 from unstable_stream.algorithms.learners.policy import build_whole_policy
-from unstable_stream.algorithms.learners.training import micro_batches
 from unstable_stream.api.quickstart import QUICKSTART
 from unstable_stream.events import GameOutcome, Step
 

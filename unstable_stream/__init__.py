@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from unstable_stream.api.run import open_run as open_run
     from unstable_stream.api.shorthand import EvalEnvSpec as EvalEnvSpec
     from unstable_stream.api.shorthand import TrainEnvSpec as TrainEnvSpec
+    from unstable_stream.api.sweep import Sweep as Sweep
+    from unstable_stream.api.sweep import sweep as sweep
     from unstable_stream.api.tables import Table as Table
     from unstable_stream.api.tournament import tournament as tournament
     from unstable_stream.api.unstable_baselines import Collector as Collector
@@ -70,6 +72,7 @@ _HOMES = {
     "evaluation": "unstable_stream.api.evaluation",
     "exploitability": "unstable_stream.api.exploitability",
     "push": "unstable_stream.api.push",
+    **dict.fromkeys(("Sweep", "sweep"), "unstable_stream.api.sweep"),
     "Table": "unstable_stream.api.tables",
     "tournament": "unstable_stream.api.tournament",
     **dict.fromkeys(("TrainEnvSpec", "EvalEnvSpec"), "unstable_stream.api.shorthand"),

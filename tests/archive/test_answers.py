@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from tests.archive.history import ENV, START_MS, made_up_run, stored
 from tests.builders import made
+from unstable_stream.algorithms.intervals import t_quantile
 from unstable_stream.archive import ArchiveWriter, held, query
 from unstable_stream.archive.reference import EXAMPLES, ArchiveRelation, Example, relations
 from unstable_stream.archive.view_files import View, load_views
@@ -81,6 +82,10 @@ _ANSWERS: Final[dict[str, tuple[str, list[tuple[Any, ...]]]]] = {
         "SELECT round(wilson_low(8, 10), 6), round(wilson_high(8, 10), 6), wilson_low(0, 1), "
         "round(wilson_high(0, 1), 6), wilson_low(0, 0)",
         [(0.490162, 0.943318, 0.0, round(3.841459 / 4.841459, 6), None)],
+    ),
+    "Student's t, as the package has it": (
+        "SELECT round(t_quantile(freedom), 4) FROM range(8) AS r(freedom)",
+        [(None,), *((round(t_quantile(freedom), 4),) for freedom in range(1, 8))],
     ),
     # Update 1 trains on games 0 to 3: lengths 4; 5 (game 1, seat 1, one turn); 6, 7; and of game 3 (seat 1,
     # two turns) only 4, since its last step is dropped.
@@ -198,8 +203,8 @@ def test_every_example_has_an_answer(archive: Path, example: Example) -> None:
 @pytest.mark.parametrize("view", load_views(), ids=lambda view: view.name)
 def test_every_view_has_an_example_with_an_answer(archive: Path, view: View) -> None:
     assert view.name in view.example
-    # Nothing was rejected in the made-up history, nothing is missing, and it ran nowhere.
-    empty = ("dead_letter_counts", "missing_of_runs", "where_it_ran")
+    # Nothing was rejected in the made-up history, nothing is missing, it ran nowhere, and is of no sweep.
+    empty = ("dead_letter_counts", "missing_of_runs", "where_it_ran", "sweep_results")
     assert bool(query(archive, view.example).rows) == (view.name not in empty)
 
 

@@ -36,6 +36,21 @@ def test_a_ladder_by_hand() -> None:
     assert sum(row.elo for row in standings.ladder()) == pytest.approx(0)
 
 
+def test_games_without_chance_count_once_for_a_strength() -> None:
+    """``a`` beats ``b`` in one game over and over in one seat order, and in two others in the other."""
+    seats, turned = {0: ("a", 1), 1: ("b", -1)}, {0: ("b", -1), 1: ("a", 1)}
+    repeated, once = Standings(), Standings()
+    for index in range(8):
+        repeated.apply(make_outcome(index, seats, split="eval", actions=["same"]))
+    once.apply(make_outcome(0, seats, split="eval", actions=["same"]))
+    for standings in (repeated, once):
+        for index, move in enumerate(("one", "other"), 8):
+            standings.apply(make_outcome(index, turned, split="eval", actions=[move]))
+    strengths = [[(row.player, row.elo, row.elo_low) for row in each.ladder()] for each in (repeated, once)]
+    assert strengths[0] == strengths[1]
+    assert [row.games for row in repeated.ladder()] == [10, 10]
+
+
 def test_in_a_game_of_three_each_pair_of_seats_counts() -> None:
     standings = Standings()
     standings.apply(make_outcome(0, {0: ("a", 1), 1: ("b", 0), 2: ("b", -1)}, split="eval"))

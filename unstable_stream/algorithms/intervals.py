@@ -1,7 +1,14 @@
-"""The interval of a rate: how far the true one may be from what a few games show."""
+"""Intervals: of a rate that a few games show, and of a mean that a few seeds show."""
+
+from collections.abc import Sequence
+from statistics import fmean, stdev
+from typing import Final
+
+_T: Final = (12.706205, 4.302653, 3.182446, 2.776445)
+"""Quantile 0.975 of Student's t for 1 to 4 degrees of freedom."""
 
 
-def wilson_interval(count: int, total: int, z: float = 1.959963984540054) -> tuple[float, float]:
+def wilson_interval(count: float, total: int, z: float = 1.959963984540054) -> tuple[float, float]:
     """Return the score interval of a rate (E. B. Wilson, 1927); (0, 1) if nothing was counted.
 
     Args:
@@ -16,3 +23,39 @@ def wilson_interval(count: int, total: int, z: float = 1.959963984540054) -> tup
     half = z / (1 + z * z / total) * (p * (1 - p) / total + z * z / (4 * total * total)) ** 0.5
     # Rounding may put the bound of a rate of 0 or 1 a little outside.
     return (max(0.0, centre - half), min(1.0, centre + half))
+
+
+def rates_interval(rates: Sequence[float], games: int) -> tuple[float, float, float]:
+    """Return the mean of some rates, 0 to 1, and its 95 % interval by Student's t, cut to 0 and 1.
+
+    It is at least as wide as Wilson's of so many games: a few rates may come out alike by chance.
+
+    Args:
+        rates: independent of each other, one for each seed. One alone says nothing of the others: (0, 1).
+        games: of all rates together.
+
+    Raises:
+        ValueError: there is no rate.
+    """
+    if not rates:
+        raise ValueError("no rates, so no mean of them")
+    mean, number = fmean(rates), len(rates)
+    if number == 1:
+        return (mean, 0.0, 1.0)
+    half = t_quantile(number - 1) * stdev(rates) / number**0.5
+    low, high = wilson_interval(mean * games, games)
+    return (mean, min(low, max(0.0, mean - half)), max(high, min(1.0, mean + half)))
+
+
+def t_quantile(freedom: int) -> float:
+    """Return the quantile 0.975 of Student's t, within 0.0003, for 1 degree of freedom or more.
+
+    From 5 on by the normal distribution's with a correction in powers of 1/freedom: Abramowitz and Stegun
+    (1964), Handbook of Mathematical Functions, 26.7.5.
+    """
+    if freedom <= len(_T):
+        return _T[freedom - 1]
+    correction = 0.0
+    for term in (1.589534, 2.555850, 2.822499, 2.372271):
+        correction = (correction + term) / freedom
+    return 1.959964 + correction

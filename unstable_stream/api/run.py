@@ -21,6 +21,7 @@ from unstable_stream.runs.fork import Fork, check_fork
 from unstable_stream.runs.history import RunStatus, find_run, read_history
 from unstable_stream.runs.recording import new_run_id
 from unstable_stream.runs.resume import check_resumable, check_unfinished
+from unstable_stream.runs.sections import SweepConfig
 
 if TYPE_CHECKING:
     from unstable_stream.history.proofs.reports import AuditReport as AuditReport
@@ -46,6 +47,8 @@ class Run(RecordedRun):
         allowed: Sequence[str] | None = None,
     ) -> None:
         """Use :func:`build` or :func:`open_run` instead."""
+        if run_id is None:  # only a sweep names a new run; its evaluations and forks are not of it
+            config = config.model_copy(update={"sweep": SweepConfig()})
         super().__init__(run_id or new_run_id(config.name), config, place)
         self._fork = fork
         self._recorded = recorded

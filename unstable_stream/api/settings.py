@@ -90,7 +90,7 @@ def _tree_of(settings: Mapping[str, object]) -> dict[str, Any]:
     """Return settings as a nested mapping; raises :class:`ConfigError` for an unknown keyword."""
     tree: dict[str, Any] = {}
     for name, value in settings.items():
-        key = _key(name)
+        key = full_key(name)
         if isinstance(value, BaseModel):
             value = value.model_dump(mode="json")
         if isinstance(value, Path):
@@ -111,7 +111,8 @@ def _tree_of(settings: Mapping[str, object]) -> dict[str, Any]:
     return tree
 
 
-def _key(name: str) -> Key:
+def full_key(name: str) -> Key:
+    """Return section and key that a keyword stands for; raises :class:`ConfigError` for an unknown one."""
     if "." in name:
         return tuple(name.split("."))
     if name in RunConfig.model_fields:

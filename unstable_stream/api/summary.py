@@ -38,7 +38,7 @@ class Summary:
     """Each with its title and what it shows: evaluation games of the first and the last checkpoint, and their
     curve; the ladder and the payoffs of a tournament; or the ratings over all rated games."""
     repeats: str
-    """The players whose evaluation games were one and the same, so that no interval holds; may be empty."""
+    """The players whose evaluation games were one and the same; may be empty."""
     place: str
     """The directory of its data."""
     next_commands: tuple[tuple[str, str], ...]
@@ -114,7 +114,7 @@ def _next_commands(run: Run, view: RunView) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _table(*columns: str, names: Sequence[str] = ()) -> Table:
+def numbers_table(*columns: str, names: Sequence[str] = ()) -> Table:
     """Return a table of numbers and of names, which give way to numbers where the terminal is narrow."""
     table = Table(box=None, header_style="dim")
     for column in columns:
@@ -128,7 +128,7 @@ def _table(*columns: str, names: Sequence[str] = ()) -> Table:
 def _standings(standings: Sequence[Standing]) -> Table:
     """Return who is strongest."""
     numbers = ("games", "score", "won/drawn/lost", "invalid", "Elo", "95 % interval", "mu", "sigma")
-    table = _table("", "player", *numbers, names=["player"])
+    table = numbers_table("", "player", *numbers, names=["player"])
     for row in standings:
         table.add_row(
             str(row.rank),
@@ -146,7 +146,7 @@ def _standings(standings: Sequence[Standing]) -> Table:
 
 def _payoffs(standings: Sequence[Standing]) -> Table:
     """Return the mean score of each row's player against each column's; players by rank."""
-    table = _table("", "score against", *(str(row.rank) for row in standings), names=["score against"])
+    table = numbers_table("", "score against", *(str(row.rank) for row in standings), names=["score against"])
     for row in standings:
         scores = (row.against.get(other.player) for other in standings)
         shown = ("–" if score is None else f"{score:.1%}" for score in scores)
@@ -157,7 +157,7 @@ def _payoffs(standings: Sequence[Standing]) -> Table:
 def _evaluations(view: RunView) -> Table:
     trained = _trains(view)
     numbers = ("update", "games", "won", "95 % interval", "drawn", "lost", "invalid, theirs/own")
-    table = _table("against", *(["met"] if trained else []), *numbers, names=["against", "met"])
+    table = numbers_table("against", *(["met"] if trained else []), *numbers, names=["against", "met"])
     trained_against = _trained_against(view)
     for matchup in view.matchups():
         curve = view.curve(matchup)
@@ -180,14 +180,14 @@ def _evaluations(view: RunView) -> Table:
 
 
 def _repeats(view: RunView) -> str:
-    found = view.repeated_games()
+    found = view.same_games.repeated()
     if not found:
         return ""
     named = [f"{players} ({games:,} times)" for players, games in found[:_REPEATS_NAMED]]
     more = f", and {len(found) - len(named):,} more" if len(found) > len(named) else ""
     return (
-        f"All games of {', '.join(named)}{more}, by seat, were one and the same, move by move. Such games "
-        "tell what one of them tells; intervals take games as independent, and are too narrow here"
+        f"All games of {', '.join(named)}{more}, by seat, were one and the same, move by move. They tell "
+        "what one of them tells, and count once in intervals and Elo"
     )
 
 
@@ -219,7 +219,7 @@ def rating_ladder(view: RunView) -> tuple[str, Table]:
     Checkpoints that played less than a quarter as much as the last one are left out, and counted: of many
     with few games the luckiest would stand above it.
     """
-    table = _table("rank", "model", "at least", "mu", "sigma", "games", names=["model"])
+    table = numbers_table("rank", "model", "at least", "mu", "sigma", "games", names=["model"])
     iterations = {rating.model_uid: view.iteration_of(rating.model_uid) for rating in view.ratings.values()}
     newest = max((i for i in iterations.values() if i is not None), default=0)
     sought = (None, 0, newest)

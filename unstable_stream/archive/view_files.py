@@ -9,6 +9,7 @@ _VIEW_ORDER: Final = (
     "games",
     "win_rates",
     "learning_curve",
+    "sweep_results",
     "exploitability",
     "payoff_matrix",
     "rating_ladder",

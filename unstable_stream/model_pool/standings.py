@@ -6,6 +6,7 @@ from unstable_stream.events import OVERALL, Event, GameOutcome, Rating, SeatResu
 from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.model_pool.bradley_terry import bradley_terry
 from unstable_stream.model_pool.results import one_of_each_side
+from unstable_stream.model_pool.same_games import SameGames, Surplus
 
 
 @dataclass(slots=True)
@@ -49,7 +50,8 @@ class Standing:
     losses_by_invalid: int
     """Of the losses, those by an invalid move of its own."""
     elo: float
-    """Bradley-Terry strength over all games, in Elo points; the mean of the players is 0."""
+    """Bradley-Terry strength over all games, in Elo points; the mean of the players is 0. Games that repeat
+    others, move by move, count once."""
     elo_low: float
     """Lower bound of its 95 % interval."""
     elo_high: float
@@ -70,6 +72,9 @@ class Standings:
     def __init__(self) -> None:
         self.pairs: dict[tuple[str, str], PairResult] = {}
         """By player and opponent; both orders are there."""
+        self._same_games = SameGames()
+        self._surplus: dict[tuple[str, str], Surplus] = {}
+        """Of the scores in :attr:`pairs`, what repeats others."""
         self._seen = IndexSet()
         self._ratings: dict[str, Rating] = {}
 
@@ -80,12 +85,16 @@ class Standings:
             if known is None or event.games > known.games:
                 self._ratings[event.model_uid] = event
         elif isinstance(event, GameOutcome) and event.split == "eval" and self._seen.add(event.game_index):
+            same = self._same_games.add(event)
             seats = one_of_each_side(event.seats)
             for mine in seats:
                 for other in seats:
                     if mine.model_uid == other.model_uid or are_partners(mine, other):
                         continue
-                    result = self.pairs.setdefault((mine.model_uid, other.model_uid), PairResult())
+                    pair = (mine.model_uid, other.model_uid)
+                    result = self.pairs.setdefault(pair, PairResult())
+                    score = ((mine.rank < other.rank) - (mine.rank > other.rank) + 1) / 2
+                    self._surplus.setdefault(pair, Surplus()).add(same, score)
                     if mine.rank < other.rank:
                         result.wins += 1
                         result.wins_by_invalid += _lost_by_invalid(event, other)
@@ -100,7 +109,7 @@ class Standings:
         players = sorted({player for player, _ in self.pairs})
         none = PairResult()
         results = [[self.pairs.get((a, b), none) for b in players] for a in players]
-        strengths = bradley_terry([[each.wins + each.draws / 2 for each in row] for row in results])
+        strengths = bradley_terry([[self._counted((a, b)) for b in players] for a in players])
         best_first = sorted(range(len(players)), key=lambda place: (-strengths[place].elo, players[place]))
         rows = []
         for rank, place in enumerate(best_first, 1):
@@ -126,6 +135,11 @@ class Standings:
                 )
             )
         return rows
+
+    def _counted(self, pair: tuple[str, str]) -> float:
+        """Return one's score against the other, where games that repeat others count once."""
+        result = self.pairs.get(pair)
+        return 0.0 if result is None else result.games * result.score - self._surplus[pair].total()[1]
 
 
 def _lost_by_invalid(event: GameOutcome, seat: SeatResult) -> bool:

@@ -112,6 +112,10 @@ class DataDir:
         """File with the code names of a run started here; see :mod:`unstable_stream.runs.code`."""
         return self._of_run("code", run_id, ".json")
 
+    def sweep_lock(self, sweep: str) -> Path:
+        """File that is locked by whoever runs the sweep of this name."""
+        return self._of_run("sweeps", sweep, ".lock")
+
     def options(self, log: str = "local") -> str:
         """Options that lead a command to this directory and ``log``, each after a space; none by default."""
         options = (("--data", self.root, DEFAULT_DATA_DIR), ("--log", log, "local"))

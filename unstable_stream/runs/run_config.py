@@ -34,6 +34,7 @@ from unstable_stream.runs.sections import (
     ProcessorsConfig,
     RewardConfig,
     SamplingConfig,
+    SweepConfig,
     TrainedModelConfig,
 )
 
@@ -89,6 +90,7 @@ class RunConfig(ConfigSection):
     buffer: BufferConfig = BufferConfig()
     algorithm: AlgorithmConfig = ReinforceConfig()
     learner: LearnerConfig = LearnerConfig()
+    sweep: SweepConfig = SweepConfig()
     consumers: tuple[Named, ...] = ()
     """Plug-in consumers that run beside the run."""
     trackers: tuple[Choice, ...] = ()

@@ -4,8 +4,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import msgspec
-
 from unstable_stream.algorithms.intervals import wilson_interval
 from unstable_stream.events import (
     OVERALL,
@@ -23,8 +21,9 @@ from unstable_stream.events import (
     are_partners,
     trained_model,
 )
-from unstable_stream.events.id_sets import IndexSet, digest
+from unstable_stream.events.id_sets import IndexSet
 from unstable_stream.model_pool.results import one_of_each_side
+from unstable_stream.model_pool.same_games import SameGame, SameGames, Surplus
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import RunStatus
 
@@ -46,6 +45,8 @@ class Score:
     """Of the wins, those by another's invalid move."""
     lost_by_invalid: int = 0
     """Of the losses, those by an invalid move of its own."""
+    surplus: Surplus = field(default_factory=Surplus)
+    """Of the games, and of the wins, those that repeat others."""
 
     @property
     def games(self) -> int:
@@ -58,14 +59,23 @@ class Score:
         return self.wins / self.games if self.games else 0.0
 
     def interval(self) -> tuple[float, float]:
-        """Return the Wilson score interval of the win rate at 95 % (Wilson 1927); (0, 1) without games."""
-        return wilson_interval(self.wins, self.games)
+        """Return the Wilson score interval of the win rate at 95 % (Wilson 1927); (0, 1) without games.
 
-    def add(self, reward: float, best_other: float, *, by_invalid: bool = False) -> None:
+        Games that repeat others count once.
+        """
+        games, wins = self.surplus.total()
+        return wilson_interval(round(self.wins - wins), round(self.games - games))
+
+    def add(self, reward: float, best_other: float, same: SameGame, *, by_invalid: bool = False) -> None:
         """Count one game by this side's reward and the best reward of the others.
 
-        ``by_invalid``: an invalid move ended it.
+        Args:
+            reward: of this side.
+            best_other: the best of the others.
+            same: the games of these players in these seats.
+            by_invalid: an invalid move ended it.
         """
+        self.surplus.add(same, reward > best_other)
         if reward > best_other:
             self.wins += 1
             self.won_by_invalid += by_invalid
@@ -88,17 +98,6 @@ class Matchup(NamedTuple):
     def label(self) -> str:
         """The opponent, after the model that played it if there are several."""
         return self.opponent if self.model is None else f"{self.opponent} by {self.model}"
-
-
-@dataclass
-class _SameGame:
-    """The evaluation games of some players in the same seats."""
-
-    moves: bytes
-    """Of the first game: its moves and ranks."""
-    games: int = 0
-    alike: bool = True
-    """Whether all of them were that game."""
 
 
 @dataclass
@@ -243,8 +242,8 @@ class RunView:
     """Turns that can be trained on, of all games that have ended."""
     warnings: dict[str, CollapseWarning] = field(default_factory=dict)
     """Signs of a collapse, by event id."""
-    _played: dict[tuple[str, tuple[str, ...]], _SameGame] = field(default_factory=dict)
-    """By environment and players, in the order of the seats."""
+    same_games: SameGames = field(default_factory=SameGames)
+    """The evaluation games that repeat one another."""
     status: RunStatus = field(init=False)
     """The state of the run."""
     _iterations: dict[str, int] = field(default_factory=dict)
@@ -298,36 +297,19 @@ class RunView:
         self.games[event.split] = self.games.get(event.split, 0) + 1
         turns = sum(result.turns for result in event.seats if result.trained)
         self.latest.add_end(event.occurred_at_ms, turns)
-        if event.split == "eval":
-            moves = digest(msgspec.json.encode([event.actions, [each.rank for each in event.seats]]))
-            players = (event.env_id, tuple(result.model_uid for result in event.seats))
-            played = self._played.setdefault(players, _SameGame(moves))
-            played.games += 1
-            played.alike = played.alike and played.moves == moves
+        same = self.same_games.add(event) if event.split == "eval" else None
         rewards = {result.seat: result.reward for result in event.seats}
         for result in one_of_each_side(event.seats):
             partners = [each.seat for each in event.seats if are_partners(each, result)]
             others = [reward for seat, reward in rewards.items() if seat not in partners] or [0.0]
             lost_by_invalid = event.invalid_seat in partners
-            if event.split == "eval" and result.model_uid == event.evaluated_uid:
+            if same is not None and result.model_uid == event.evaluated_uid:
                 opponent = next((r.model_uid for r in event.seats if r.seat not in partners), "alone")
                 matchup = Matchup(event.env_id, opponent, trained_model(result.model_uid))
                 score = self.evaluations.setdefault((result.policy_version or 0, matchup), Score())
-                score.add(result.reward, max(others), by_invalid=event.invalid_seat is not None)
+                score.add(result.reward, max(others), same, by_invalid=event.invalid_seat is not None)
             elif event.split == "train" and result.trained and not all(r.trained for r in event.seats):
                 self.latest.games.append((result.reward > max(others), lost_by_invalid))
-
-    def repeated_games(self) -> list[tuple[str, int]]:
-        """Return the players, in the order of the seats, all of whose evaluation games were one and the same,
-        move by move, and how often it was played.
-
-        Players without chance in an environment without chance repeat it for every seed.
-        """
-        return [
-            (" and ".join(players), played.games)
-            for (_, players), played in sorted(self._played.items())
-            if played.alike and played.games > 1
-        ]
 
     @property
     def update(self) -> int:

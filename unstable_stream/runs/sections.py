@@ -309,6 +309,15 @@ class ModelPoolConfig(ConfigSection):
     """``trueskill``, ``elo``, ``openskill``, or an extension; its arguments beside ``type``."""
 
 
+class SweepConfig(ConfigSection):
+    """The sweep that a run belongs to; train with --seeds or --grid records it."""
+
+    name: str = ""
+    """The sweep; empty: none."""
+    varied: dict[str, JsonValue] = Field(default_factory=dict)
+    """The keys that the sweep varies beside the seed, each with the value that this run has."""
+
+
 class TrainedModelConfig(ConfigSection):
     """One of several trained models: an adapter of its own over the same base model, for some of the seats.
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from tests.algorithms.learners.conftest import Learner, MakeLearner
 from tests.algorithms.learners.samples import make_sample, make_samples
 from unstable_stream.algorithms import A2C, PPO, Reinforce, TrainingSample
-from unstable_stream.algorithms.learners.training import micro_batches, optimizer_chunks
+from unstable_stream.algorithms.learners.cutting import micro_batches, optimizer_chunks
 
 pytestmark = pytest.mark.longer
 

@@ -10,7 +10,8 @@ from starlette.testclient import TestClient
 
 from tests.archive.history import GAMES_PER_UPDATE, made_up_run, stored
 from tests.places import archived
-from tests.ui.web.conftest import client_of
+from tests.runs.sweep_events import sweep_events
+from tests.ui.web.conftest import client_of, shown
 from unstable_stream.api.place import Place
 from unstable_stream.archive import ArchiveWriter, drop_run
 from unstable_stream.errors import RunError
@@ -155,3 +156,19 @@ def test_the_same_pages_as_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert _walk(client, base) == of_a_file
     assert len(of_a_file) == _PAGES
     assert "made up run-a" in of_a_file[f"{base}/"]
+
+
+def test_a_sweep_is_one_link_to_its_runs_and_their_means(tmp_path: Path) -> None:
+    with shown(tmp_path, *sweep_events("a&b")) as (client, place):
+        listed = client.get(f"{place}/").text
+        assert (
+            f'<a href="{place}/compare?sweep=a%26b">a&amp;b</a> <span class="quiet">(6 runs)</span>' in listed
+        )
+        compared = client.get(f"{place}/compare?sweep=a%26b").text
+        assert "6 of 6 runs chosen" in compared
+        assert "learning_rate=0.001" in compared
+        assert "73.3 %" in compared
+        runs = "&".join(f"run=demo-0.001-{seed}" for seed in range(3))
+        sections = client.get(f"{place}/charts.json?{runs}").json()["sections"]
+        assert sections[0]["title"] == "Over seeds"
+        assert len(sections[0]["charts"][0]["series"]) == 1

@@ -18,6 +18,7 @@ from unstable_stream.archive.tables.declare import (
     table_of,
 )
 from unstable_stream.events import are_partners, event_type, packed_length
+from unstable_stream.model_pool.same_games import game_digest
 
 
 def seat_result(seat: events.SeatResult, seats: tuple[events.SeatResult, ...]) -> str:
@@ -134,6 +135,13 @@ GAMES = (
                 "INTEGER",
                 "Requests that its endpoint gave no answer to, so that it was asked again.",
                 lambda row: row.event.no_answers.get(row.item.seat, 0),
+            ),
+            Column(
+                "game_digest",
+                "BIGINT",
+                "The same for two games of the same moves and ranks. NULL: no moves are recorded, or it was "
+                "archived before there was this column.",
+                lambda row: game_digest(row.event),
             ),
             *columns_of(
                 events.GameOutcome,

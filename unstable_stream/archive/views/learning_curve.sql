@@ -8,7 +8,8 @@
 -- policy_version: Learner update that made the policy; 0 the initial policy.
 -- games: Seats played; those of one model in one team count once.
 -- win_rate: Share won, 0 to 1.
--- win_rate_low: Lower bound of the 95 % Wilson interval.
+-- win_rate_low: Lower bound of the 95 % Wilson interval; games against an opponent in the same seats that are all one
+-- and the same, move by move, count once.
 -- win_rate_high: Upper bound of the 95 % Wilson interval.
 -- draw_rate: Share drawn, 0 to 1.
 -- mean_reward: Mean final reward.
@@ -17,19 +18,33 @@
 -- Question: Does the curve go up?
 -- Example: SELECT policy_version, games, win_rate, win_rate_low, win_rate_high, mean_reward FROM learning_curve
 -- WHERE split = 'eval' ORDER BY policy_version
+WITH by_seat AS (
+    SELECT
+        s.run_id, s.split, s.env_id, s.model_uid, s.policy_version,
+        count(*) AS seats,
+        count(*) FILTER (s.counts IS NOT FALSE) AS games,
+        count(*) FILTER (s.result = 'win' AND s.counts IS NOT FALSE) AS wins,
+        count(*) FILTER (s.result = 'draw' AND s.counts IS NOT FALSE) AS draws,
+        sum(s.reward) AS reward,
+        sum(s.turns) AS turns,
+        count(*) FILTER (s.ended_invalid) AS invalid,
+        repeats(s.game_digest) AS times
+    FROM seats AS s
+    JOIN game_outcomes AS o USING (game_id)
+    WHERE s.kind = 'checkpoint'
+        AND CASE WHEN s.split = 'eval' THEN s.model_uid = o.evaluated_uid ELSE s.trained END
+        AND list_distinct(string_split(s.opponent, ', ')) IS DISTINCT FROM [s.model_uid]
+    GROUP BY s.run_id, s.split, s.env_id, s.model_uid, s.policy_version, s.opponent, s.seat
+)
 SELECT
-    s.run_id, s.split, s.env_id, trained_model(s.model_uid) AS model, s.policy_version,
-    count(*) FILTER (s.counts IS NOT FALSE) AS games,
-    count(*) FILTER (s.result = 'win' AND s.counts IS NOT FALSE) / games AS win_rate,
-    wilson_low(count(*) FILTER (s.result = 'win' AND s.counts IS NOT FALSE), games) AS win_rate_low,
-    wilson_high(count(*) FILTER (s.result = 'win' AND s.counts IS NOT FALSE), games) AS win_rate_high,
-    count(*) FILTER (s.result = 'draw' AND s.counts IS NOT FALSE) / games AS draw_rate,
-    avg(s.reward) AS mean_reward,
-    avg(s.turns) AS mean_turns,
-    count(*) FILTER (s.ended_invalid) / games AS invalid_rate
-FROM seats AS s
-JOIN game_outcomes AS o USING (game_id)
-WHERE s.kind = 'checkpoint'
-    AND CASE WHEN s.split = 'eval' THEN s.model_uid = o.evaluated_uid ELSE s.trained END
-    AND list_distinct(string_split(s.opponent, ', ')) IS DISTINCT FROM [s.model_uid]
-GROUP BY s.run_id, s.split, s.env_id, model, s.policy_version
+    run_id, split, env_id, trained_model(model_uid) AS model, policy_version,
+    sum(games)::BIGINT AS games,
+    sum(wins) / sum(games) AS win_rate,
+    wilson_low(sum(wins / times), sum(games / times)) AS win_rate_low,
+    wilson_high(sum(wins / times), sum(games / times)) AS win_rate_high,
+    sum(draws) / sum(games) AS draw_rate,
+    sum(reward) / sum(seats) AS mean_reward,
+    sum(turns) / sum(seats) AS mean_turns,
+    sum(invalid) / sum(games) AS invalid_rate
+FROM by_seat
+GROUP BY run_id, split, env_id, model, policy_version

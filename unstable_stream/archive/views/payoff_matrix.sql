@@ -12,33 +12,46 @@
 -- losses: The row model ranked worse.
 -- mean_reward: The row model's mean final reward.
 -- win_rate: wins / games, 0 to 1.
--- win_rate_low: Lower bound of the 95 % Wilson interval.
+-- win_rate_low: Lower bound of the 95 % Wilson interval; games of players in the same seats that are all one and the
+-- same, move by move, count once.
 -- win_rate_high: Upper bound of the 95 % Wilson interval.
 -- Example: PIVOT (SELECT model_uid, opponent_uid, win_rate FROM payoff_matrix WHERE split = 'train')
 -- ON opponent_uid USING any_value(win_rate) ORDER BY model_uid
 WITH pairs AS (
     -- A seat of a game of two knows whom it met and how it ended; to join it with the other takes ten times as long.
-    SELECT run_id, split, env_id, model_uid, opponent AS opponent_uid, reward, result
+    SELECT run_id, split, env_id, model_uid, seat, opponent AS opponent_uid, reward, result, game_digest
     FROM seats
     WHERE opponent <> model_uid AND NOT contains(opponent, ', ') AND team IS NULL
     UNION ALL
     SELECT
-        a.run_id, a.split, a.env_id, a.model_uid, b.model_uid, a.reward,
-        CASE WHEN a."rank" < b."rank" THEN 'win' WHEN a."rank" = b."rank" THEN 'draw' ELSE 'loss' END
+        a.run_id, a.split, a.env_id, a.model_uid, a.seat, b.model_uid, a.reward,
+        CASE WHEN a."rank" < b."rank" THEN 'win' WHEN a."rank" = b."rank" THEN 'draw' ELSE 'loss' END,
+        a.game_digest
     FROM seats AS a
     JOIN seats AS b ON a.game_id = b.game_id AND a.model_uid <> b.model_uid
     WHERE (contains(a.opponent, ', ') OR a.team IS NOT NULL) AND a.counts IS NOT FALSE AND b.counts IS NOT FALSE
         AND (a.team IS NULL OR b.team IS NULL OR a.team <> b.team)
+), by_seat AS (
+    SELECT
+        run_id, split, env_id, model_uid, opponent_uid,
+        count(*) AS games,
+        count(*) FILTER (result = 'win') AS wins,
+        count(*) FILTER (result = 'draw') AS draws,
+        count(*) FILTER (result = 'loss') AS losses,
+        sum(reward) AS reward,
+        repeats(game_digest) AS times
+    FROM pairs
+    GROUP BY run_id, split, env_id, model_uid, opponent_uid, seat
 )
 SELECT
     run_id, split, env_id, model_uid, opponent_uid,
-    count(*) AS games,
-    count(*) FILTER (result = 'win') AS wins,
-    count(*) FILTER (result = 'draw') AS draws,
-    count(*) FILTER (result = 'loss') AS losses,
-    avg(reward) AS mean_reward,
-    wins / games AS win_rate,
-    wilson_low(wins, games) AS win_rate_low,
-    wilson_high(wins, games) AS win_rate_high
-FROM pairs
+    sum(games)::BIGINT AS games,
+    sum(wins)::BIGINT AS wins,
+    sum(draws)::BIGINT AS draws,
+    sum(losses)::BIGINT AS losses,
+    sum(reward) / sum(games) AS mean_reward,
+    sum(wins) / sum(games) AS win_rate,
+    wilson_low(sum(wins / times), sum(games / times)) AS win_rate_low,
+    wilson_high(sum(wins / times), sum(games / times)) AS win_rate_high
+FROM by_seat
 GROUP BY run_id, split, env_id, model_uid, opponent_uid

@@ -8,6 +8,8 @@
 -- reason: Why it ended.
 -- trains: Whether it was to make updates of its own; false for evaluations, tournaments and games of people.
 -- seed: Every seed derives from it.
+-- sweep: The sweep that it belongs to; NULL: none.
+-- varied: The keys that the sweep varies beside the seed, with the run's values, JSON; NULL: it belongs to none.
 -- parent_run_id: The run it was forked from.
 -- parent_update: At which update it was forked.
 -- package_version: Of unstable_stream, when it started.
@@ -41,6 +43,8 @@ SELECT
     CASE WHEN last_end.at >= begun.last_begun_at THEN last_end.reason END AS reason,
     coalesce(try_cast(begun.config->>'$.learner.iterations' AS BIGINT), 1) > coalesce(begun.parent_update, 0) AS trains,
     begun.seed,
+    nullif(begun.config->>'$.sweep.name', '') AS sweep,
+    CASE WHEN sweep IS NOT NULL THEN coalesce(begun.config->>'$.sweep.varied', '{}') END AS varied,
     begun.parent_run_id,
     begun.parent_update,
     begun.package_version,

@@ -11,6 +11,8 @@
 -- draws: Games drawn.
 -- losses: Games lost.
 -- win_rate: wins / games, 0 to 1.
+-- independent_games: Games that count for the interval: 1 if all are one and the same, move by move, as those of players
+-- without chance are.
 -- win_rate_low: Lower bound of the 95 % Wilson interval.
 -- win_rate_high: Upper bound of the 95 % Wilson interval.
 -- mean_reward: Mean final reward.
@@ -24,8 +26,9 @@ SELECT
     count(*) FILTER (result = 'draw') AS draws,
     count(*) FILTER (result = 'loss') AS losses,
     wins / games AS win_rate,
-    wilson_low(wins, games) AS win_rate_low,
-    wilson_high(wins, games) AS win_rate_high,
+    games // repeats(game_digest) AS independent_games,
+    wilson_low(win_rate * independent_games, independent_games) AS win_rate_low,
+    wilson_high(win_rate * independent_games, independent_games) AS win_rate_high,
     avg(reward) AS mean_reward
 FROM seats
 WHERE kind = 'checkpoint'

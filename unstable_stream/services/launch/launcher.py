@@ -42,6 +42,7 @@ from unstable_stream.runs.history import run_started
 from unstable_stream.runs.placement import Machine, Placement
 from unstable_stream.runs.recording import finish_run, new_run_id, start_run
 from unstable_stream.runs.resume import check_plays, resume_run
+from unstable_stream.runs.sweeps import ON_COLLAPSE
 from unstable_stream.services.launch.plan import RunPlan, plan_run, this_machine
 from unstable_stream.services.launch.preflight import check_base_model, check_config
 from unstable_stream.services.launch.stopping import Stop, end_by, in_thread, say, stopped_by_signals
@@ -304,7 +305,7 @@ class SupervisedRun:
                 if self.stop.signal is not None:
                     say(self._stopping_words())
             else:
-                self.outcome, self.reason = "stopped", f"on a sign of collapse: {beside[-1].result().text}"
+                self.outcome, self.reason = "stopped", f"{ON_COLLAPSE}: {beside[-1].result().text}"
         except Exception as error:
             named = "" if isinstance(error, UnstableStreamError) else f"{type(error).__name__}: "
             self.reason = f"{named}{error}"

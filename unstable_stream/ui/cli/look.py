@@ -245,11 +245,13 @@ def report_command(
 
     The curve of its evaluation is in the terminal, too.
 
-    Several runs are compared in the same plots.
+    Several runs are compared in the same plots; those of a sweep also by means over seeds.
 
     Example: unstable-stream report quickstart -o report.html
 
     Example: unstable-stream report RUN OTHER_RUN -o comparison.html
+
+    Example: unstable-stream report quickstart-3fa1c2
 
     Args:
         out: The HTML file to write.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from unstable_stream.api.evaluation import EvaluationOptions
     from unstable_stream.api.run import Run, RunPlan
 
-_PIPED_WIDTH: Final = 120
+PIPED_WIDTH: Final = 120
 
 
 class Resumed(NamedTuple):
@@ -60,7 +60,7 @@ def print_summary(run: "Run") -> None:
 
     summary = summarise(run)
     # Piped into a file, the tables keep their columns.
-    console = plain_console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+    console = plain_console(width=None if sys.stdout.isatty() else PIPED_WIDTH)
     console.print(f"\n[bold]Run {escape(run.id)} {run.state}[/]: {summary.work}", highlight=False)
     for title, detail, part in summary.parts:
         console.print(f"\n[bold]{title}[/]: {escape(detail)}", highlight=False)

@@ -22,6 +22,7 @@ from unstable_stream.ui.cli.options import (
     SetOption,
 )
 from unstable_stream.ui.cli.running import Resumed, print_plan, run_to_end
+from unstable_stream.ui.cli.sweeping import listed_grid, listed_seeds, run_sweep
 
 
 def _changes(settings: Mapping[str, object], overrides: Sequence[str] | None) -> list[str]:
@@ -75,6 +76,10 @@ def train_command(
     engine: str | None = None,
     resume: Annotated[str | None, typer.Option(metavar="RUN")] = None,
     dry_run: bool = False,
+    seeds: Annotated[str | None, typer.Option(metavar="N,N,...")] = None,
+    grid: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE,VALUE,...")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1)] = None,
+    stop_worse: bool = False,
     quiet: QuietOption = False,
     data: DataOption = DEFAULT_DATA_DIR,
     log: OptionalLogOption = None,
@@ -83,15 +88,31 @@ def train_command(
 ) -> None:
     """Train a model by self-play until its updates are done; Ctrl-C stops it, --resume goes on.
 
+    With --seeds and --grid it is a sweep of many runs; the same command again goes on where it stopped.
+
     Example: unstable-stream train examples/simpletak.toml --set learner.iterations=50
+
+    Example: unstable-stream train my.toml --seeds 0,1,2 --grid learner.learning_rate=1e-3,5e-4
 
     Args:
         config: Configuration, a TOML file.
         engine: Inference engine: transformers or vllm.
         resume: Go on with a stopped run.
         dry_run: Check everything; print the resolved configuration and where it would compute.
+        seeds: A run for each of these seeds.
+        grid: A run for each of these values of a key, with every seed; repeat it for several keys.
+        jobs: Runs of a sweep beside each other. Default: one for each GPU, without one for each four cores.
+        stop_worse: Give no more seeds to what is clearly worse than the best, by 95 % intervals over seeds.
     """
     changes = _changes({"engine.type": engine, "metrics_port": metrics_port}, overrides)
+    if (seeds or grid) and config is not None and not resume:
+        made = us.sweep(
+            config, seeds=listed_seeds(seeds), grid=listed_grid(grid), data=data, log=log, overrides=changes
+        )
+        run_sweep(made, jobs=jobs, stop_worse=stop_worse, dry_run=dry_run, quiet=quiet)
+        return
+    if seeds or grid or jobs or stop_worse:
+        raise ConfigError("--jobs and --stop-worse are for a configuration file with --seeds or --grid")
     if resume and config is not None:
         raise ConfigError("give a configuration file or --resume RUN: a run keeps its configuration")
     if resume:

@@ -22,6 +22,7 @@ from unstable_stream.api.place import Place
 from unstable_stream.archive import DroppedRun, dropped_runs, held
 from unstable_stream.console import get_logger, plain
 from unstable_stream.errors import ConfigError, RunError, UnstableStreamError
+from unstable_stream.history.views.report.reading import sweeps
 from unstable_stream.history.views.run_list import RunLine, RunStanding, list_runs, read_standing
 from unstable_stream.history.views.written import FILTERS
 from unstable_stream.log.stores.archive_address import ArchiveAddress, archive_state
@@ -188,6 +189,10 @@ class Shelf:
     def runs(self) -> Sequence[RunLine]:
         """Return its runs, the newest first; none if there is no archive yet."""
         return self.remember("runs", list_runs) if self.place.has_archive else []
+
+    def sweeps(self) -> Mapping[str, Sequence[str]]:
+        """Return the ids of the runs of each sweep, the newest sweep first."""
+        return self.remember("sweeps", sweeps) if self.place.has_archive else {}
 
     def dropped(self) -> Sequence[DroppedRun]:
         """Return the runs that were dropped from its archive, the latest first."""

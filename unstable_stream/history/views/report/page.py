@@ -12,6 +12,7 @@ import msgspec
 
 from unstable_stream.archive import held
 from unstable_stream.errors import ReportError
+from unstable_stream.history.views.report.over_seeds import seeds_results
 from unstable_stream.history.views.report.reading import before_and_after, labels_of, read_run
 from unstable_stream.history.views.report.samples import pick_samples
 from unstable_stream.history.views.report.sections import build_sections
@@ -66,6 +67,7 @@ def write_report(
         runs=runs,
         games=games,
         changes={facts.run_id: before_and_after(facts) for facts in runs},
+        seeds=seeds_results(runs),
         sections=sections,
         numbers=msgspec.to_builtins({"sections": sections, "metrics": []}, enc_hook=str),
         differences=config_differences([facts.config for facts in runs]),

@@ -11,6 +11,7 @@ from unstable_stream.archive import find_archived_run, open_archive, query
 from unstable_stream.events.run_ids import LATEST
 from unstable_stream.history.views.run_list import life_of
 from unstable_stream.log.stores.archive_address import ArchiveAddress
+from unstable_stream.runs.sweeps import Cell
 
 Row: TypeAlias = dict[str, Any]
 """One row, by column. ``Any``: whatever Python value DuckDB makes of the column's type."""
@@ -45,21 +46,29 @@ _JUDGED = f"""
             AND met IS DISTINCT FROM s.model_uid
     )
 """
-# Each policy's results by opponent, and those of all opponents together: one reading for both.
+# Each policy's results by opponent, and those of all opponents together: one reading for both. Games in the
+# same seats that are all one and the same count once in intervals, as in the view ``win_rates``.
 _RESULTS = f"""
     {_JUDGED}
     SELECT split, env_id, model, version, opponent, grouping(opponent) = 1 AS together,
-        count(*) FILTER (counts IS NOT FALSE) AS games,
-        count(*) FILTER (result = 'win' AND counts IS NOT FALSE) AS wins,
-        count(*) FILTER (result = 'draw' AND counts IS NOT FALSE) AS draws,
-        wins / games AS win_rate, wilson_low(wins, games) AS low, wilson_high(wins, games) AS high,
-        avg(reward) AS reward, avg(turns) AS turns,
-        count(*) FILTER (ended_invalid) AS invalid, invalid / games AS invalid_rate,
-        wilson_low(invalid, games) AS invalid_low, wilson_high(invalid, games) AS invalid_high,
-        count(*) FILTER (cut AND counts IS NOT FALSE) / games AS truncated_rate
+        sum(games)::BIGINT AS games, sum(wins)::BIGINT AS wins, sum(draws)::BIGINT AS draws,
+        sum(wins) / sum(games) AS win_rate,
+        wilson_low(sum(wins / times), sum(games / times)) AS low,
+        wilson_high(sum(wins / times), sum(games / times)) AS high,
+        sum(reward) / sum(seats) AS reward, sum(turns) / sum(seats) AS turns,
+        sum(invalid)::BIGINT AS invalid, sum(invalid) / sum(games) AS invalid_rate,
+        wilson_low(sum(invalid / times), sum(games / times)) AS invalid_low,
+        wilson_high(sum(invalid / times), sum(games / times)) AS invalid_high,
+        sum(cut) / sum(games) AS truncated_rate
     FROM (
-        SELECT * REPLACE (met AS opponent), trained_model(model_uid) AS model, policy_version AS version
-        FROM judged
+        SELECT split, env_id, trained_model(model_uid) AS model, policy_version AS version, met AS opponent,
+            count(*) AS seats, count(*) FILTER (counts IS NOT FALSE) AS games,
+            count(*) FILTER (result = 'win' AND counts IS NOT FALSE) AS wins,
+            count(*) FILTER (result = 'draw' AND counts IS NOT FALSE) AS draws,
+            sum(judged.reward) AS reward, sum(judged.turns) AS turns,
+            count(*) FILTER (ended_invalid) AS invalid,
+            count(*) FILTER (judged.cut AND counts IS NOT FALSE) AS cut, repeats(game_digest) AS times
+        FROM judged GROUP BY split, env_id, model_uid, policy_version, met, seat
     )
     GROUP BY GROUPING SETS ((split, env_id, model, version), (split, env_id, model, version, opponent))
     HAVING together OR split = 'eval'
@@ -239,18 +248,36 @@ class Change:
 
 
 def find_runs(archive: ArchiveAddress, wanted: Sequence[str]) -> list[str]:
-    """Return the ids of the runs that are meant, see :func:`pick_run`; none: the newest that trains.
+    """Return the ids of the runs that are meant: all of a sweep, or see :func:`pick_run`.
+
+    None is the newest that trains.
 
     Raises:
         RunError: one means no run, or several; lists what is there.
     """
+    of_sweeps = sweeps(archive)
     with open_archive(archive) as connection:
-        return list(dict.fromkeys(find_archived_run(connection, word) for word in wanted or [LATEST]))
+        found = [of_sweeps.get(word) or [find_archived_run(connection, word)] for word in wanted or [LATEST]]
+    return list(dict.fromkeys(run_id for runs in found for run_id in runs))
+
+
+def sweeps(archive: ArchiveAddress) -> dict[str, list[str]]:
+    """Return the ids of the runs of each sweep, in the order in which they began; the newest sweep first."""
+    rows = query(archive, "SELECT sweep, run_id FROM runs WHERE sweep IS NOT NULL ORDER BY started_at").rows
+    found: dict[str, list[str]] = {}
+    for sweep, run_id in rows:
+        found.setdefault(sweep, []).append(run_id)
+    return dict(reversed(found.items()))
 
 
 def labels_of(archive: ArchiveAddress, run_ids: Sequence[str]) -> list[str]:
-    """Return each run's name, or its id where names are empty or the same."""
-    names = dict(query(archive, "SELECT run_id, name FROM runs").rows)
+    """Return each run's name, of one of a sweep its seed and values; or its id where others have the same."""
+    names = {
+        run: Cell(seed, varied).label if sweep else name
+        for run, name, sweep, seed, varied in query(
+            archive, "SELECT run_id, name, sweep, seed, varied FROM runs"
+        ).rows
+    }
     found = [names.get(run) or run for run in run_ids]
     return found if len(set(found)) == len(found) else list(run_ids)
 

@@ -14,6 +14,7 @@ from unstable_stream.history.views.report.charts import (
     lines,
     time_unit,
 )
+from unstable_stream.history.views.report.over_seeds import seeds_charts
 from unstable_stream.history.views.report.reading import Row, RunFacts
 
 MOST_MODELS: Final = 30
@@ -25,6 +26,7 @@ _Band: TypeAlias = tuple[str, str] | None
 def build_sections(runs: Sequence[RunFacts]) -> list[Section]:
     """Return every section that has something to show; with several runs each chart shows all of them."""
     sections = (
+        ("Over seeds", "Each configuration of a sweep, as the mean of its seeds.", seeds_charts(runs)),
         (
             "How well it plays",
             "Results of games against other players, as training went on.",

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from unstable_stream.api import topics
 from unstable_stream.archive import query
 from unstable_stream.errors import EventLogError
+from unstable_stream.history.views.report.over_seeds import seeds_results
 from unstable_stream.history.views.report.reading import before_and_after
 from unstable_stream.history.views.run_list import RunLine
 from unstable_stream.history.views.written import config_differences, config_text
@@ -112,12 +113,17 @@ def _errors(shelf: Shelf, run_id: str) -> list[tuple[str, str]]:
 
 def show_all(site: Site, shelf: Shelf, request: Request) -> Response:
     """Return the page."""
-    return page("runs.html.jinja", site, shelf, runs=shelf.runs(), dropped=shelf.dropped())
+    return page(
+        "runs.html.jinja", site, shelf, runs=shelf.runs(), sweeps=shelf.sweeps(), dropped=shelf.dropped()
+    )
 
 
 def compare(site: Site, shelf: Shelf, request: Request) -> Response:
     """Return the page; without runs in its address, one to choose them on."""
-    wanted = list(dict.fromkeys(request.query_params.getlist("run")))
+    asked = request.query_params.getlist("run")
+    for name in request.query_params.getlist("sweep"):
+        asked += shelf.sweeps().get(name, [])
+    wanted = list(dict.fromkeys(asked))
     facts = charts.results(shelf, wanted)
     return page(
         "compare.html.jinja",
@@ -127,6 +133,7 @@ def compare(site: Site, shelf: Shelf, request: Request) -> Response:
         wanted=wanted,
         facts=facts,
         changes={one.run_id: before_and_after(one) for one in facts},
+        seeds=seeds_results(facts),
         differences=config_differences([one.config for one in facts]),
         forks=_forks(shelf.runs(), wanted),
         address=shelf.href("charts.json") + "?" + urlencode([("run", run_id) for run_id in wanted]),
