@@ -6,7 +6,7 @@ message text. The command line prints these as one line; anything else is a bug 
 """
 
 from collections.abc import Iterable
-from typing import ClassVar, Self
+from typing import ClassVar, Final, Self
 
 
 class UnstableStreamError(Exception):
@@ -179,6 +179,9 @@ class ArchiveBusyError(ArchiveError):
     retriable = True
 
 
+_CLEARLY_MEANT: Final = 0.85
+
+
 def did_you_mean(name: object, known: Iterable[str], instead: str = "", *, after: str = "") -> str:
     """Return ``did you mean NAME?`` with up to three known names that are close, whatever their case.
 
@@ -193,6 +196,10 @@ def did_you_mean(name: object, known: Iterable[str], instead: str = "", *, after
     by_lower = {each.lower(): each for each in known}
     wanted = str(name).lower()
     longer = [each for each in by_lower if len(wanted) > 2 and each.startswith(wanted)]  # a beginning of it
-    close = dict.fromkeys([*difflib.get_close_matches(wanted, by_lower, n=3, cutoff=0.6), *longer])
-    names = " or ".join(by_lower[each] for each in list(close)[:3])
+    close = [*dict.fromkeys([*difflib.get_close_matches(wanted, by_lower, n=3, cutoff=0.6), *longer])]
+    alike = {each: difflib.SequenceMatcher(None, wanted, each).ratio() for each in close}
+    best = max(alike.values(), default=0.0)
+    if best >= _CLEARLY_MEANT:
+        close = [each for each in close if alike[each] > best - 0.05]
+    names = " or ".join(by_lower[each] for each in close[:3])
     return f"did you mean {names}?{after}" if close else instead

@@ -201,7 +201,7 @@ def test_runs_beside_each_other_share_the_gpus(monkeypatch: pytest.MonkeyPatch) 
         ([0], {"learning_rate": [1e-3, 1e-3]}, "a value is there twice"),
         ([0], {"seed": [1, 2]}, "varied by seeds"),
         ([0], {"algorithm": [object()]}, "a value is a number"),
-        ([0], {"learning_rat": [1, 2]}, "did you mean 'learning_rate'"),
+        ([0], {"learning_rat": [1, 2]}, r"did you mean learning_rate\?"),
         ([0], {"learning_rate": [-1.0]}, "learner.learning_rate"),
     ],
 )

@@ -1,4 +1,4 @@
-"""How much a token counts that an older policy sampled: its importance ratio, and the bounds of it.
+"""The weight of a token that an older policy sampled: its importance ratio, and the bounds of it.
 
 With ``pi`` the policy that is trained, ``mu`` the one that played (the probability that the engine recorded)
 and ``old`` the policy as the update began, per token of answer ``y``::
@@ -35,7 +35,7 @@ MAX_LOG_RATIO: Final = 20.0
 
 
 class Importance(NamedTuple):
-    """How much each token counts, without gradient."""
+    """The weights of tokens, without gradient."""
 
     log_ratio: Tensor
     """float32[N]: log of ``pi / mu``, of the token or of its answer."""

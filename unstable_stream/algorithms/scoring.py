@@ -42,7 +42,7 @@ capping, 0.1 for a logit of 25, while this class does so in float32."""
 
 
 class ReferenceStates(NamedTuple):
-    """What a reference policy has computed of the tokens to score."""
+    """The results of a reference policy on the tokens to score."""
 
     states: Tensor
     """Its state before each token, [N, hidden]."""

@@ -28,14 +28,14 @@ class BuiltInAlgorithmConfig(ConfigSection):
 
 
 class ImportanceConfig(BuiltInAlgorithmConfig):
-    """How much tokens of older policies count: importance ratios, and the trust region."""
+    """The weights of tokens of older policies: importance ratios, and the trust region."""
 
     is_clip: float | None = Field(2.0, gt=0)
     """Upper bound of the importance ratio; ``None``: no correction (ratio 1)."""
     ratio_of: Literal["token", "answer", "answer_mean"] = "token"
-    """What has an importance ratio: each token, the whole answer, or the answer to the power of one over its
-    length, as GSPO has it. Answers matter where they are long and the learner's numbers differ from the
-    engine's."""
+    """The unit that has an importance ratio: each token, the whole answer, or the answer to the power of one
+    over its length, as GSPO has it. Answers matter where they are long and the learner's numbers differ from
+    the engine's."""
     mask_below: float | None = Field(None, gt=0, le=1)
     """No gradient for tokens (answers) that became less likely than this factor; IcePop's is 0.5."""
     mask_above: float | None = Field(None, ge=1)
@@ -67,7 +67,7 @@ class PolicyGradientConfig(ImportanceConfig):
     entropy_coef: float = Field(0.0, ge=0)
     """Weight of the entropy bonus at the first update, falling linearly to 0 at the last."""
     loss_average: Literal["constant", "answer", "token"] = "constant"
-    """What an optimizer step's tokens are divided by. ``constant``: the token limit, so that long answers are
+    """The divisor of an optimizer step's tokens. ``constant``: the token limit, so that long answers are
     punished like short ones (Dr. GRPO); ``answer``: their answer's length, so that all answers weigh alike
     (GRPO, GSPO); ``token``: the number of tokens, so that all tokens weigh alike (DAPO)."""
     truncated_turns: Literal["train", "mask", "drop"] = "train"

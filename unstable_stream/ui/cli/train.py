@@ -78,7 +78,7 @@ def train_command(
     dry_run: bool = False,
     seeds: Annotated[str | None, typer.Option(metavar="N,N,...")] = None,
     grid: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE,VALUE,...")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1)] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1)] = None,
     stop_worse: bool = False,
     quiet: QuietOption = False,
     data: DataOption = DEFAULT_DATA_DIR,
