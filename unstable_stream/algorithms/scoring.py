@@ -42,10 +42,10 @@ capping, 0.1 for a logit of 25, while this class does so in float32."""
 
 
 class ReferenceStates(NamedTuple):
-    """The results of a reference policy on the tokens to score."""
+    """The states of a reference policy before the tokens to score."""
 
     states: Tensor
-    """Its state before each token, [N, hidden]."""
+    """[N, hidden]"""
     head: Mapping[str, Tensor]
     """Those parameters of its output head that are not the policy's, by name."""
 

@@ -111,6 +111,8 @@ def test_the_learner_holds_its_weights_and_of_what_it_trains_gradient_and_moment
         (1024 + 2048) + 2 * (1024 + 1024) + (2048 + 1024) + 3 * (1024 + 3072)
     )
     assert every.parts["gradients and optimizer"] == 12 * SMALL.parameters
+    pulled = plan_shape(config(algorithm={"kl_coef": 0.1, "reference": "past"}), SMALL, [CPU]).needs[0]
+    assert pulled.parts["adapter and optimizer"] == 20 / 16 * plain.parts["adapter and optimizer"]
     assert learner(dtype="bfloat16").parts["weights"] == 2 * SMALL.parameters
     lower = learner(parameters="all", dtype="bfloat16")
     assert lower.parts["weights"] == 4 * SMALL.parameters, "sums of small steps need the digits"
