@@ -142,7 +142,12 @@ def test_who_knows_something_else_is_shown_something_else(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "template", "different"), [("kuhn_poker", "kuhn-board", 12), ("leduc_poker", "leduc-board", 288)]
+    ("name", "template", "different"),
+    [
+        ("kuhn_poker", "kuhn-board", 12),
+        ("kuhn_poker", "kuhn-numbers", 12),
+        ("leduc_poker", "leduc-board", 288),
+    ],
 )
 def test_boards_tell_all_but_the_suits(name: str, template: str, different: int) -> None:
     to_prompt = get_template(template).format
@@ -157,6 +162,9 @@ def test_boards_checked_by_hand() -> None:
     assert board(observation(kuhn["1"])) == "TicTacToe O\n0 1 X\nO X X\nX X X\nmove:"
     assert board(observation(kuhn["2pb"])) == "TicTacToe O\n0 1 X\nX O X\nO O X\nmove:"
     assert board(observation(kuhn["0b"])) == "TicTacToe X\n0 1 O\nX X O\nX X X\nmove:"
+    numbers = get_template("kuhn-numbers").format
+    assert numbers(observation(kuhn["1"])) == "TicTacToe O\n0 1 5\nX X 8\nX X X\nmove:"
+    assert numbers(observation(kuhn["2pb"])) == "TicTacToe O\n0 1 6\nX X 11\nX X X\nmove:"
     with pytest.raises(GameError, match="use this template only for openspiel:leduc_poker"):
         get_template("leduc-board").format(observation(kuhn["1"]))
 

@@ -8,6 +8,7 @@ To add a board game: a pattern for the player's own symbol, a pattern for one pr
 :data:`BOARD_TEMPLATES`. Its words must be in the tokenizer of the model that plays it.
 """
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -89,7 +90,19 @@ def format_kuhn_board(observation: str) -> str:
     marks = _card(known["Your card"])
     for move in [*_moves(known["Moves so far"]), "", ""][:2]:
         marks += [move == "Bet", move == "Pass"]
-    return _board("TicTacToe", seat, 3, _free(known, 2), marks)
+    return _board("TicTacToe", seat, _free(known, 2), marks)
+
+
+def format_kuhn_numbers(observation: str) -> str:
+    """Return the same, with what the player knows in two words that the tiny player tells apart.
+
+    Cell 2 is the card, ``4`` to ``6``, cell 5 the moves so far: ``8`` for none, ``9`` for Pass, ``10`` for
+    Bet, ``11`` for both. It takes a number for a free cell, and has to learn first not to answer with these.
+    """
+    seat, known = _read("kuhn_poker", observation, ("Your card", "Moves so far"))
+    card = 4 + _card(known["Your card"]).index(True)
+    moves = 8 + ["", "Pass", "Bet", "PassBet"].index("".join(_moves(known["Moves so far"])))
+    return _rows("TicTacToe", seat, [*_free(known, 2), str(card), "X", "X", str(moves), "X", "X", "X"])
 
 
 def format_leduc_board(observation: str) -> str:
@@ -108,7 +121,7 @@ def format_leduc_board(observation: str) -> str:
         played = _moves(known[name])
         raises = played.count("Raise")
         marks += [played[:1] == ["Call"], raises > 0, raises > 1]
-    return _board("SimpleTak", seat, 4, _free(known, 3), [*marks, any(public)])
+    return _board("SimpleTak", seat, _free(known, 3), [*marks, any(public)])
 
 
 def _read(game: str, observation: str, wanted: Sequence[str]) -> tuple[int, dict[str, str]]:
@@ -138,9 +151,13 @@ def _free(known: dict[str, str], cells: int) -> list[str]:
     return [str(cell) if str(cell) in legal else "X" for cell in range(cells)]
 
 
-def _board(word: str, seat: int, size: int, free: Sequence[str], marks: Sequence[bool]) -> str:
-    cells = [*free, *("O" if mark else "X" for mark in marks)]
-    rows = [" ".join(cells[start : start + size]) for start in range(0, size * size, size)]
+def _board(word: str, seat: int, free: Sequence[str], marks: Sequence[bool]) -> str:
+    return _rows(word, seat, [*free, *("O" if mark else "X" for mark in marks)])
+
+
+def _rows(word: str, seat: int, cells: Sequence[str]) -> str:
+    size = math.isqrt(len(cells))
+    rows = [" ".join(cells[start : start + size]) for start in range(0, len(cells), size)]
     return "\n".join([f"{word} {'OX'[seat]}", *rows, "move:"])
 
 
@@ -148,6 +165,7 @@ BOARD_TEMPLATES: dict[str, Callable[[str], str]] = {
     "simpletak-board": format_simpletak_board,
     "tictactoe-board": format_tictactoe_board,
     "kuhn-board": format_kuhn_board,
+    "kuhn-numbers": format_kuhn_numbers,
     "leduc-board": format_leduc_board,
 }
 """Template name to the wording; :func:`~unstable_stream.games.templates.extract_cell` reads the answers."""
