@@ -15,6 +15,7 @@ from tests.algorithms.policies import BigramPolicy, with_row
 from tests.algorithms.test_reinforce import bound, sample
 from tests.algorithms.test_scoring import VOCABULARY, policy
 from unstable_stream.algorithms import PPO, Reinforce, TrainingSample
+from unstable_stream.algorithms.reference import ReferencePolicy
 
 TURNS = [
     sample([3, 1], [4, 1, 5], advantage=1.0, logprobs=[-3.0, -2.0, -4.0], temperature=0.7),
@@ -101,3 +102,17 @@ def test_the_policy_has_its_own_weights_again(make_learner: MakeLearner, dtype: 
     assert found[1] > 2 * found[0]
     assert found[2] < found[1] / 2  # renewed after the second update
     assert found[3] > found[2]
+
+
+def test_a_smaller_number_renews_one_that_is_older() -> None:
+    """As after a resumption with another ``reference_every``."""
+    model = BigramPolicy()
+    older = ReferencePolicy(model, every=40, average=False)
+    for _ in range(25):
+        older.follow()
+    resumed = ReferencePolicy(model, every=10, average=False)
+    resumed.load_state_dict(older.state_dict())
+    with_row(model, 0, [1.0, 0.0, 0.0, 0.0])
+    resumed.follow()
+    assert torch.equal(resumed.state_dict()["weights"][0], model.table.weight)
+    assert resumed.state_dict()["age"] == 0

@@ -28,8 +28,8 @@ sick.
     and the 99.9 % Wilson intervals do not overlap. Results in mirror self-play cannot show this: when both
     seats get worse, they still win half of the games.
 ``ignoring``
-    The mutual information of position and answer is below a fifth of its best mean of three updates, and that
-    was at least 0.3 nats: the policy answers alike whatever it is shown. Its entropy may be what it was.
+    The mutual information of position and answer is below a tenth of its best mean of three measurements, and
+    that was at least 0.3 nats: the policy answers alike whatever it is shown. Its entropy may be what it was.
 ``divergence``
     The divergence from the base model is above 1 nat per token, and above four times the median of its last
     eight measurements.
@@ -61,7 +61,7 @@ from 0.96 to 0.53 against the first legal move, for five updates.
 """
 LOSS_GAMES: Final = 100
 INFORMATION_FLOOR: Final = 0.3
-INFORMATION_SHARE: Final = 0.2
+INFORMATION_SHARE: Final = 0.1
 DIVERGENCE_FLOOR: Final = 1.0
 DIVERGENCE_JUMP: Final = 4.0
 DIVERGENCE_MEMORY: Final = 8

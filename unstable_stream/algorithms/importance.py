@@ -11,7 +11,7 @@ and ``old`` the policy as the update began, per token of answer ``y``::
   ``mask_above``. Truncation as in V-trace's rho-bar (Espeholt et al., "IMPALA", arXiv:1802.01561). Bounds on
   both sides, for a learner that computes other probabilities than its engine: IcePop, in Ling Team, "Every
   Step Evolves", arXiv:2510.18855. The ratio of whole answers is unbiased where that of tokens is not, and
-  has much more variance.
+  has much more variance; ``is_clip`` trades the one for the other.
 - ``clip_low`` and ``clip_high`` bound the trust region as PPO does (Schulman et al., arXiv:1707.06347,
   equation 7): a token beyond the bound that its advantage pushes it over has no gradient. With the mean ratio
   of an answer this is GSPO (Zheng et al., arXiv:2507.18071, equation 5).
@@ -30,7 +30,7 @@ from torch import Tensor
 from unstable_stream.algorithms.base import TokenBatch
 from unstable_stream.algorithms.settings import ImportanceConfig
 
-MAX_LOG_RATIO: Final = 20.0
+_MAX_LOG_RATIO: Final = 20.0
 """Keeps a ratio finite (e^20 = 5e8). It is far above any useful ``is_clip``."""
 
 
@@ -64,7 +64,7 @@ def importance(settings: ImportanceConfig, logprobs: Tensor, batch: TokenBatch) 
     else:
         correction = _of_answers(settings, old - batch.behaviour_logprobs, batch).exp()
         moved = _of_answers(settings, logprobs - old, batch).exp()
-    clipped = beyond_clip(settings, moved, batch.advantages)
+    clipped = _beyond_clip(settings, moved, batch.advantages)
     masked = torch.zeros_like(clipped)
     if settings.mask_below is not None:
         masked |= correction < settings.mask_below
@@ -84,7 +84,7 @@ def importance(settings: ImportanceConfig, logprobs: Tensor, batch: TokenBatch) 
     return Importance(log_ratio, weight * ~masked, truncated, masked, clipped)
 
 
-def beyond_clip(settings: ImportanceConfig, ratio: Tensor, advantages: Tensor) -> Tensor:
+def _beyond_clip(settings: ImportanceConfig, ratio: Tensor, advantages: Tensor) -> Tensor:
     """Return which tokens their advantages push out of the trust region, bool[N].
 
     Args:
@@ -102,4 +102,4 @@ def _of_answers(settings: ImportanceConfig, log_ratio: Tensor, batch: TokenBatch
         log_ratio = batch.row_sums(log_ratio)[batch.rows]
         if settings.ratio_of == "answer_mean":
             log_ratio = log_ratio / batch.lengths()[batch.rows]
-    return log_ratio.clamp(max=MAX_LOG_RATIO)
+    return log_ratio.clamp(max=_MAX_LOG_RATIO)

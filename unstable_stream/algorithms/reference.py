@@ -59,7 +59,7 @@ class ReferencePolicy:
         if self._average:
             for kept, parameter in zip(self._weights, self._trained, strict=True):
                 kept.lerp_(parameter.detach(), 1 / self._every)
-        elif self._age == self._every:
+        elif 0 < self._every <= self._age:  # below it after a resumption with a smaller number
             self.load_state_dict(None)
 
     def state_dict(self) -> dict[str, Any]:

@@ -64,7 +64,7 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from unstable_stream.algorithms.base import BaseAlgo, TokenBatch
-from unstable_stream.algorithms.importance import MAX_LOG_RATIO, beyond_clip, importance
+from unstable_stream.algorithms.importance import importance
 from unstable_stream.algorithms.reference import ReferencePolicy
 from unstable_stream.algorithms.settings import PolicyGradientConfig, ReinforceConfig
 from unstable_stream.algorithms.update_decisions import Admission, TrainingSample, admission
@@ -210,9 +210,13 @@ class Reinforce(BaseAlgo):
         return self.settings.clip_cov_ratio > 0 or self.settings.kl_cov_ratio > 0
 
     def measure(self, samples: Sequence[TrainingSample]) -> list[NDArray[np.float32]]:
-        """Return log-probability and advantage of each sample's tokens, float32[2, tokens]."""
+        """Return log-probability and advantage of each sample's tokens, and whether they are beyond the
+        trust region, float32[3, tokens].
+        """
         batch = self.prepare_batch(samples)
-        table = torch.stack([self.score(batch)[0].float(), batch.advantages]).cpu().numpy()
+        logprobs = self.score(batch)[0].float()
+        clipped = importance(self.settings, logprobs, batch).clipped.float()
+        table = torch.stack([logprobs, batch.advantages, clipped]).cpu().numpy()
         return np.split(table, batch.first_tokens[1:].tolist(), axis=1)
 
     def begin_step(
@@ -222,21 +226,17 @@ class Reinforce(BaseAlgo):
         generator: np.random.Generator,
     ) -> None:
         """Choose the tokens of Clip-Cov and KL-Cov among all of the optimizer step."""
-        logprobs, advantages = np.concatenate(measured, axis=1).astype(np.float64)
+        logprobs, advantages, clipped = np.concatenate(measured, axis=1).astype(np.float64)
         # Where equal tokens were in different micro-batches, their last digits must not decide between them.
         logprobs = logprobs.round(4)
         lengths = [values.shape[1] for values in measured]
-        behaviour = np.concatenate(
-            [sample.logprobs[:length] for sample, length in zip(samples, lengths, strict=True)]
-        )
         covariances = token_covariances(advantages, logprobs)
         left_out = np.zeros(len(covariances), dtype=np.bool_)
         penalised = np.zeros(len(covariances), dtype=np.bool_)
         if self.settings.clip_cov_ratio > 0:
-            ratio = torch.from_numpy(logprobs - behaviour).clamp(max=MAX_LOG_RATIO).exp()
             left_out = clip_cov_tokens(
                 covariances,
-                ~beyond_clip(self.settings, ratio, torch.from_numpy(advantages)).numpy(),
+                clipped == 0,
                 generator,
                 ratio=self.settings.clip_cov_ratio,
                 low=self.settings.clip_cov_lb,

@@ -35,8 +35,8 @@ on nothing, so a batch is cut alike in every rank and on every machine."""
 _DIVERGENCE_EVERY: Final = 4
 _DIVERGENCE_SHARE: Final = 16
 """The divergence from the base model is measured in every fourth update, on every 16th sample."""
-_POSITIONS: Final = 16
-"""The most positions whose answers are compared."""
+_POSITIONS: Final = 12
+"""The positions whose answers are compared."""
 
 
 class NotFiniteError(LearnerError):
@@ -159,8 +159,9 @@ class Training:
         return UpdateResult(update, loss, metrics)
 
     def _begin_update(self, samples: list[TrainingSample], update: int) -> dict[str, float]:
-        first = self._rank.number == 0
-        own = self._measure_divergence(samples, update) | self._measure_information(samples) if first else {}
+        own = {}
+        if self._rank.number == 0:
+            own = self._measure_divergence(samples, update) | self._measure_information(samples, update)
         (measured, *_) = self._rank.gather(own)
         if samples:
             with self.evaluating(), self._seeded(update, alike=True):
@@ -273,33 +274,39 @@ class Training:
             )
         return {"kl_to_base": tokens.mean().item()}
 
-    def _measure_information(self, samples: Sequence[TrainingSample]) -> dict[str, float]:
+    def _measure_information(self, samples: Sequence[TrainingSample], update: int) -> dict[str, float]:
         """Estimate the mutual information of position and answer, in nats, before training.
 
-        ``mean_i log [pi(y_i | x_i) / mean_j pi(y_i | x_j)]`` over a few positions ``x`` and their answers
-        ``y``, at most the logarithm of their number: Wang et al., "RAGEN-2", arXiv:2604.06268. A policy that
-        gives the same answers whatever it is shown has none, however many answers it has.
+        ``mean_i log [pi(y_i | x_i) / mean_j pi(y_i | x_j)]`` over some positions ``x``, their answers ``y``,
+        at most the logarithm of their number: Wang et al., "RAGEN-2", arXiv:2604.06268. A policy that gives
+        the same answers whatever it is shown has none, however many answers it has. Below a dozen positions
+        chance alone makes it 0.
 
-        Answers of one token are scored at all positions at once. Of longer ones fewer are taken, so that it
-        costs a forward pass of a sixteenth of the batch.
+        All answers of one token are scored with one pass over the positions, in every update. Longer ones
+        take a pass for each pair, so that many updates are left out as make it a sixteenth of a forward pass.
         """
         positions = {each.prompt_token_ids.tobytes(): each for each in samples}
         long = any(self._trained_tokens(each) > 1 for each in samples)
-        count = min(_POSITIONS, len(positions), math.isqrt(len(samples) // 16) if long else _POSITIONS)
-        if count < 2:
+        every = math.ceil(16 * _POSITIONS**2 / self.settings.batch_size) if long else 1
+        if len(positions) < _POSITIONS or (update - 1) % every:
             return {}
-        chosen = [*positions.values()][:: len(positions) // count][:count]
+        chosen = [*positions.values()][:: len(positions) // _POSITIONS][:_POSITIONS]
+        longest = max(len(each.prompt_token_ids) for each in chosen)
+        # An answer has as many tokens at every position.
+        room = None if self.settings.max_train_len is None else self.settings.max_train_len - longest
+        said = [(each.completion_token_ids[:room], each.logprobs[:room]) for each in chosen]
         pairs = [
-            replace(shown, completion_token_ids=said.completion_token_ids, logprobs=said.logprobs)
-            for said in chosen
+            replace(shown, completion_token_ids=tokens, logprobs=logprobs)
             for shown in chosen
+            for tokens, logprobs in said
         ]
         table = torch.empty(len(pairs), dtype=torch.float64)
         with self.evaluating():
             for indices in self._micro_batches(pairs):
                 table[indices] = self.algorithm.answer_logprobs([pairs[at] for at in indices]).double().cpu()
-        table = table.view(count, count)
-        return {"answer_information": (table.diag() - table.logsumexp(1)).mean().item() + math.log(count)}
+        table = table.view(_POSITIONS, _POSITIONS)  # by position and answer
+        found = (table.diag() - table.logsumexp(0)).mean().item() + math.log(_POSITIONS)
+        return {"answer_information": found}
 
     def _raise_not_finite(
         self,
