@@ -27,6 +27,7 @@ def test_every_byte_is_counted_once_and_a_run_has_its_own(
         (data / "logs" / "run-b" / "learner.log", 20),
         (data / "code" / "run-b.json", 5),
         (data / "archive.duckdb.old", 700),
+        (data / "archive.duckdb.wal.lock", 300),
         (hub / "models--owner--player" / "blob", 900),
         (tmp_path / "cache" / "checkpoints" / "fetched", 80),
     ):
@@ -37,11 +38,14 @@ def test_every_byte_is_counted_once_and_a_run_has_its_own(
     assert [each.bytes for each in used] == sorted(sizes.values(), reverse=True)
     assert (sizes["checkpoints: run-b"], sizes["output of processes: run-b"]) == (3000, 20)
     assert (sizes["names of code: run-b"], sizes["archive.duckdb.old"]) == (5, 700)
+    assert sizes["archive: write-ahead log"] == 300
     assert (sizes["Hugging Face: owner/player"], sizes[f"cache of stores: {tmp_path}/cache"]) == (900, 80)
     # DuckDB's file begins with three headers of 4 KiB, which are no block.
     assert sum(sizes.values()) == bytes_in(data) - 3 * 4096 + 980
     of_a, of_b = ({each.what: each.bytes for each in disk_usage(place, run)} for run in ("run-a", "1"))
     assert of_b["checkpoints: run-b"] == 3000
+    shares = of_a["archive: its share"] + of_b["archive: its share"]
+    assert abs(shares - bytes_in(place.data.archive_file) - 300) <= 1
     topics = [what for what in sizes if what.startswith("log: ") and "free" not in what]
     assert len(topics) > 5
     assert all(of_a[what] + of_b.get(what, 0) == sizes[what] for what in topics)

@@ -1,5 +1,7 @@
 """Removing runs as a user does it: what is refused, what goes, what stays, and how the space comes back."""
 
+import os
+import shutil
 import time
 from pathlib import Path
 
@@ -11,9 +13,11 @@ from tests.archive.history import made_up_run
 from tests.history.proofs.recorded_run import record_run
 from tests.places import append, ask, on_log
 from unstable_stream.api.archived import find_runs
+from unstable_stream.api.dropping import drop_run
 from unstable_stream.api.place import Place
-from unstable_stream.api.removal import look_at_runs, remove_runs
+from unstable_stream.api.removal import bytes_in, look_at_runs, remove_runs
 from unstable_stream.api.serving import archive
+from unstable_stream.api.starting import examples
 from unstable_stream.archive import query
 from unstable_stream.errors import RunError
 from unstable_stream.events import Event, RunFinished, RunStarted
@@ -82,8 +86,67 @@ def test_a_run_that_is_alive_is_refused_until_it_has_been_silent(tmp_path: Path)
     assert late.occurred_at_ms > now
     append(tmp_path, [late])
     archive(place)
+    # Also where it went on while the user was asked: nothing is lost.
+    (tmp_path / "checkpoints" / "run-a").mkdir(parents=True)
+    before = _events_by_run(tmp_path)
     with pytest.raises(RunError, match=r"run run-a has not ended.*within 10 minutes: stop it with Ctrl-C"):
-        look_at_runs(place, ["run-a"])
+        remove_runs(place, [found])
+    assert ((tmp_path / "checkpoints" / "run-a").exists(), _events_by_run(tmp_path)) == (True, before)
+
+
+def test_what_was_begun_is_ended_by_the_same_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place.at(tmp_path)
+    append(tmp_path, [*made_up_run("run-a")[:-1], *made_up_run("run-b")])
+    archive(place)
+
+    async def join(log: LocalLog) -> None:
+        consumer = await log.consumer(["steps"], group="learner/run-a")
+        await consumer.poll(5, 0.1)
+        await consumer.commit(consumer.positions())
+
+    on_log(tmp_path, join)
+    checkpoints = tmp_path / "checkpoints"
+    (tmp_path / "elsewhere").mkdir()
+    checkpoints.mkdir()
+    (checkpoints / "run-a").symlink_to(tmp_path / "elsewhere")
+    (checkpoints / "run-b").mkdir()
+    drop_run(place, "run-a")  # as by a call that was killed then
+
+    def refused(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", refused)
+        with pytest.raises(RunError, match=r"checkpoints/run-b cannot be deleted: Perm.* rm run-b --data"):
+            remove_runs(place, look_at_runs(place, ["run-a", "run-b"]))
+    done = ask(tmp_path, "rm", "run-a", "run-b", "--force")
+    assert done.exit_code == 0, done.output
+    assert list(checkpoints.iterdir()) == []
+    assert (tmp_path / "elsewhere").is_dir()
+    assert _events_by_run(tmp_path) == {"run-a": 1, "run-b": 2}
+    assert [group for group in on_log(tmp_path, LocalLog.groups) if "/" in group] == []
+
+
+def test_a_sweep_plays_a_removed_run_again(tmp_path: Path) -> None:
+    def planned() -> list[str]:
+        sweep = us.sweep(examples()["quickstart"], seeds=[0], data=tmp_path)
+        return [state for _, state, _ in sweep.planned()]
+
+    (config,) = us.sweep(examples()["quickstart"], seeds=[0], data=tmp_path)._cells.values()
+    append(tmp_path, _begun("run-a", seed=0, config=config.model_dump(mode="json")))
+    archive(Place.at(tmp_path))
+    assert planned() == ["completed"]
+    assert ask(tmp_path, "rm", "run-a", "--force").exit_code == 0
+    assert planned() == ["to run"]
+    assert us.list_runs(tmp_path) == []
+
+
+def test_files_that_vanish_meanwhile_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").write_bytes(b"xx")
+    walk = os.walk
+    gone = [(str(tmp_path), [], ["gone"])]
+    monkeypatch.setattr(os, "walk", lambda path: [*walk(path), *gone])
+    assert bytes_in(tmp_path) == 2
 
 
 def test_the_space_comes_back_and_handles_mean_the_runs_that_are_left(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def load(
 
 
 def list_runs(data: Path | str | None = None, log: str | None = None) -> list[RunStatus]:
-    """Return all runs of a log, newest first: ``run_id``, ``name``, ``state``, ``updates``.
+    """Return all runs of a log but removed ones, newest first: ``run_id``, ``name``, ``state``, ``updates``.
 
     Args:
         data: data directory; ``./unstable-data`` by default.
@@ -117,8 +117,8 @@ def list_runs(data: Path | str | None = None, log: str | None = None) -> list[Ru
         EventLogError: there is no log.
     """
     place = Place.at(data, log)
-
-    return place.ask_history(history.list_runs)
+    dropped = place.dropped()
+    return [run for run in place.ask_history(history.list_runs) if run.run_id not in dropped]
 
 
 def sql(

@@ -77,10 +77,11 @@ def _archive(place: Place, run_id: str | None) -> Iterator[Used]:
     file = place.data.archive_file
     if not file.is_file() or is_shared(place.archive):
         return
+    side = sum(map(bytes_in, _beside_archive(place)))
     with open_archive(file) as connection:
         if run_id is not None:
             ((share,),) = connection.execute(_SHARE, [run_id]).fetchall()
-            yield Used("archive: its share", round(share * bytes_in(file)), f"rm {run_id}")
+            yield Used("archive: its share", round(share * (bytes_in(file) + side)), f"rm {run_id}")
             return
         ((block, total, free),) = connection.execute(_BLOCKS).fetchall()
         tables = connection.execute(_TABLES).fetchall()
@@ -91,10 +92,17 @@ def _archive(place: Place, run_id: str | None) -> Iterator[Used]:
             yield Used(f"archive: {table}", blocks * block, "rm RUN")
     yield Used("archive: free blocks", free * block, "rm RUN, which writes it anew")
     yield Used("archive: its lists", max(0, total - free - taken) * block, "nothing")
+    yield Used("archive: write-ahead log", side, "nothing: it is merged later")
+
+
+def _beside_archive(place: Place) -> list[Path]:
+    name = place.data.archive_file.name
+    return [each for each in place.root.glob(f"{name}?*") if not each.name.endswith(".old")]
 
 
 def _files(place: Place, run_id: str | None) -> Iterator[Used]:
-    root, known = place.root, {place.data.archive_file.name, *_KINDS}
+    beside = (each.name for each in _beside_archive(place))
+    root, known = place.root, {place.data.archive_file.name, *beside, *_KINDS}
     for kind, told in _KINDS.items():
         runs = sorted((root / kind).iterdir()) if (root / kind).is_dir() else []
         for each in runs:

@@ -1,16 +1,19 @@
 """Remove runs for good: records in log and archive, checkpoints, other files; look first what that frees."""
 
+import os
 import shutil
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from unstable_stream.api.dropping import Droppable, DroppedFromArchive, drop_run, look_at_run
 from unstable_stream.api.place import Place
-from unstable_stream.api.topics import prune_states
+from unstable_stream.archive import query
 from unstable_stream.errors import LogUnavailableError, RunError
 from unstable_stream.events import RunStarted
 from unstable_stream.log.local.log import LocalLog
@@ -19,8 +22,8 @@ from unstable_stream.log.records import source_header
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import RunHistory, read_history
 from unstable_stream.runs.life import LOST_AFTER_MS
-
-_IDLE_DAYS: Final = LOST_AFTER_MS / 86_400_000
+from unstable_stream.services.streams.finished_states import finished_states, forget_states
+from unstable_stream.services.tracking.lag import run_of_group
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,17 @@ class Removed:
 def look_at_runs(place: Place, runs: Sequence[str]) -> list[Removable]:
     """Return what removing runs would free; change nothing.
 
+    Args:
+        place: whose log, archive and files.
+        runs: each by id, the beginning of it, name or number; one that was dropped from the archive by its
+            id.
+
     Raises:
         RunError: no such run, it is not over, or other runs need it, which are named.
         ArchiveError, ArchiveBusyError: see :func:`~unstable_stream.api.dropping.look_at_run`.
     """
-    found = {run.run_id: run for run in (look_at_run(place, run) for run in runs)}
     dropped = place.dropped()
+    found = {run.run_id: run for run in (_look(place, run, run in dropped) for run in runs)}
 
     async def ask(log: EventLog) -> tuple[RunHistory, dict[str, int] | None]:
         return await read_history(log), await run_sizes(log) if isinstance(log, LocalLog) else None
@@ -92,42 +100,46 @@ def look_at_runs(place: Place, runs: Sequence[str]) -> list[Removable]:
 
 
 def remove_runs(place: Place, runs: Sequence[Removable]) -> Removed:
-    """Remove runs that :func:`look_at_runs` returned. Killed meanwhile, the same call goes on.
+    """Remove runs that :func:`look_at_runs` returned, after another look. Killed meanwhile, a call with the
+    same ids goes on.
 
-    1. Forget what stream processors have saved of them.
+    1. Drop them from the archive, whose archiver passes over what comes of them later.
     2. Erase their records in a local log, but those on topic ``runs``, by which a run keeps its number.
-    3. Delete their checkpoints and other files in the data directory.
-    4. Drop them from the archive, which remembers that they were dropped.
+    3. Forget their consumer groups there, and what stream processors have saved of them.
+    4. Delete their checkpoints and other files in the data directory.
     5. Make the log's file smaller, unless another process uses it.
 
     Raises:
-        See :func:`look_at_runs`.
+        RunError: a file cannot be deleted; or see :func:`look_at_runs`.
+        ArchiveError, ArchiveBusyError: see :func:`look_at_runs`.
     """
     ids = [run.run.run_id for run in runs]
+    look_at_runs(place, ids)
     before, in_use = bytes_in(place.root), False
 
-    async def erase(log: EventLog) -> set[str]:
+    async def erase(log: EventLog) -> None:
         if isinstance(log, LocalLog):
             for run_id in ids:
                 await log.erase(source_header(run_id), kept=(RunStarted.TOPIC,))
-        return set((await read_history(log)).runs)
+            await log.forget_groups([group for group in await log.groups() if run_of_group(group) in ids])
+        now_ms = int(time.time() * 1000)
+        over = await finished_states(
+            log, ended_before_ms=now_ms + 1, named=ids, now_ms=now_ms, idle_ms=LOST_AFTER_MS
+        )
+        await forget_states(log, over)
 
     async def shrink(log: EventLog) -> None:
         if isinstance(log, LocalLog):
             await log.shrink()
 
+    known = place.dropped()
+    dropped = [drop_run(place, run_id) for run_id in ids if run_id not in known]
     has_log = place.log != "local" or place.data.log.is_file()
-    if has_log:
-        known = place.ask_log(erase)
-        if here := [run_id for run_id in ids if run_id in known]:
-            prune_states(place, here, idle_days=_IDLE_DAYS)
+    if ids and has_log:
+        place.ask_log(erase)
     for run_id in ids:
         for path in (place.data.checkpoints(run_id), *_other_files(place.data, run_id)):
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-    dropped = [drop_run(place, run_id) for run_id in ids]
+            _delete(path, f"unstable-stream rm {run_id}{place.options}")
     try:
         if has_log:
             place.ask_log(shrink)
@@ -148,8 +160,30 @@ async def run_sizes(log: LocalLog) -> dict[str, int]:
 
 def bytes_in(path: Path) -> int:
     """Return the bytes of a file, or of all files in a directory; 0: there is none."""
-    files = path.rglob("*") if path.is_dir() else (path,)
-    return sum(file.lstat().st_size for file in files if file.is_file())
+    found = 0
+    for file in [f"{at}/{name}" for at, _, names in os.walk(path) for name in names] or [str(path)]:
+        with suppress(FileNotFoundError):  # others delete meanwhile
+            found += 0 if os.path.isdir(file) else os.lstat(file).st_size
+    return found
+
+
+def _look(place: Place, run: str, is_dropped: bool) -> Droppable:
+    if not is_dropped:
+        return look_at_run(place, run)
+    forks = query(place.archive, "SELECT run_id FROM runs WHERE parent_run_id = ? ORDER BY run_id", [run])
+    return Droppable(run, None, 0, 0.0, 0, [row[0] for row in forks.rows], ())
+
+
+def _delete(path: Path, again: str) -> None:
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise RunError(
+            f"{error.filename or path} cannot be deleted: {error.strerror}. Make that possible, then: {again}"
+        ) from error
 
 
 def _other_files(data: DataDir, run_id: str) -> list[Path]:

@@ -204,7 +204,8 @@ class Sweep:
         if self.place.log == DEFAULT_LOG and not self.place.data.log.exists():
             return {}
         newest_first = [(Cell.of(run, self.name), run) for run in self.place.ask_log(list_runs)]
-        newest = {cell: run for cell, run in reversed(newest_first) if cell is not None}
+        gone = self.place.dropped()
+        newest = {cell: run for cell, run in reversed(newest_first) if cell and run.run_id not in gone}
         return {cell: newest[cell] for cell in self._cells if cell in newest}
 
     def _view(self, run: RunStatus) -> RunView:

@@ -247,7 +247,8 @@ def lags(
     async def measure() -> AsyncGenerator[Sequence[Lag], None]:
         async with place.opened_log() as log:
             while True:
-                groups = await live_groups(log, () if everyone else (await read_history(log)).finished())
+                over = () if everyone else (await read_history(log)).finished() | place.dropped()
+                groups = await live_groups(log, over)
                 wanted = [name for name in groups if group is None or group in name]
                 yield await measure_lag(log, wanted, topics.load_topics().keys())
                 if every_s is None:

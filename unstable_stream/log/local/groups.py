@@ -337,6 +337,13 @@ def committed_positions(connection: sqlite3.Connection, group: str) -> dict[Topi
     return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
 
 
+def forget_groups(connection: sqlite3.Connection, names: Collection[str]) -> None:
+    """Delete members, owners and positions of groups; their generations go on."""
+    for table in ("members", "owners", "positions"):
+        query = f"DELETE FROM {table} WHERE group_id = (SELECT group_id FROM consumer_groups WHERE name = ?)"
+        connection.executemany(query, [(name,) for name in names])
+
+
 # -- states that are saved with positions: one row for each scope and name ------------------------------
 
 

@@ -34,6 +34,7 @@ from unstable_stream.log.local.groups import (
     commit_for_group,
     committed_positions,
     current_process,
+    forget_groups,
     groups,
     save,
     saved,
@@ -363,6 +364,10 @@ class LocalLog:
                         local_records.erase, number=partition.partition_id, layouts=layouts, begin=begin
                     )
                     begin = await self._log.writer.run(some)
+
+    async def forget_groups(self, names: Collection[str]) -> None:
+        """Forget members and positions of groups that nobody is in any more."""
+        await self._log.writer.run(lambda connection: forget_groups(connection, names))
 
     async def sizes(self) -> Mapping[tuple[str, bytes], tuple[int, int]]:
         """Return the number of records and their bytes, by topic and header ``ce_source``."""
