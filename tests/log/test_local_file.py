@@ -435,6 +435,17 @@ async def test_a_damaged_log_is_reported_as_corrupt(path: Path) -> None:
             await read(consumer, 200)
 
 
+async def test_a_damaged_record_is_named(log: LocalLog, path: Path) -> None:
+    await log.create_topics([TopicSpec("t", 1)])
+    await log.append([Record("t", "k", b"x", {"ce_id": str(number).encode()}) for number in range(3)])
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute('UPDATE records_1 SET value = substr(value, 1, 2) WHERE "offset" = 1')
+        connection.commit()
+    consumer = await log.consumer(["t"])
+    with pytest.raises(EventLogError, match=r"^record t\[0\]@1 of the log is damaged: .*; restore a backup$"):
+        await read(consumer, 3)
+
+
 async def test_a_cancelled_close_closes_all_that_is_open(tmp_path: Path) -> None:
     process = psutil.Process()
     before = process.num_fds()

@@ -204,7 +204,7 @@ def _trained_against(view: RunView) -> set[str]:
 def _curve(view: RunView) -> Curve | None:
     return Curve.of(
         {
-            matchup.label: [
+            matchup: [
                 Point(iteration, score.win_rate, *score.interval(), score.games)
                 for iteration, score in view.curve(matchup)
             ]

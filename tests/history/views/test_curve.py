@@ -2,9 +2,14 @@
 
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 
+from tests.archive.history import made_up_run
+from tests.places import archived
+from unstable_stream.events import GameOutcome
 from unstable_stream.history.views.curve import Curve, Point, read_curve
+from unstable_stream.runs.run_view import Matchup
 
 POINTS = [Point(0, 0.2, 0.1, 0.3, 80), Point(10, 0.5, 0.4, 0.6, 80), Point(20, 0.5, 0.4, 0.6, 80)]
 
@@ -34,13 +39,32 @@ def test_each_dot_is_one_of_a_braille_character() -> None:
 
 
 def test_the_curve_is_that_against_random_play_and_of_several_checkpoints() -> None:
-    curve = Curve.of({"first-legal": POINTS, "random-legal": POINTS[:2]})
+    first, legal = Matchup("E", "first-legal"), Matchup("E", "random-legal", "a")
+    curve = Curve.of({first: POINTS, legal: POINTS[:2]})
     assert curve is not None
-    assert (curve.opponent, list(curve.points)) == ("random-legal", POINTS[:2])
-    other = Curve.of({"first-legal": POINTS, "random-legal": POINTS[:1]})
+    assert list(curve.points) == POINTS[:2]
+    assert curve.says == "evaluation games won against random-legal by a, with 95 % intervals"
+    other = Curve.of({first: POINTS, Matchup("F", "random-legal"): POINTS[:1] * 2})
     assert other is not None
-    assert other.opponent == "first-legal"
-    assert Curve.of({"random-legal": POINTS[:1]}) is None
+    assert other.says == "evaluation games won against first-legal in E, with 95 % intervals"
+    alone = Curve.of({Matchup("E", "alone"): POINTS})
+    assert alone is not None
+    assert alone.says == "evaluation games won alone, with 95 % intervals"
+    assert Curve.of({legal: POINTS[:1]}) is None
+
+
+def test_each_environment_has_a_curve_of_its_own(tmp_path: Path) -> None:
+    run = made_up_run(updates=2)
+    games = [event for event in run if isinstance(event, GameOutcome) and event.split == "eval"]
+    # One evaluation in another environment, of which the name comes first.
+    others = [
+        msgspec.structs.replace(game, event_id=f"other {number}", game_id=f"other {number}", env_id="A-v0")
+        for number, game in enumerate(games[:2])
+    ]
+    curve = read_curve(archived(tmp_path, [*run, *others]), "run-a")
+    assert curve is not None
+    assert [point.update for point in curve.points] == [0, 1, 2]
+    assert "against random in TicTacToe-v0-train, with" in curve.says
 
 
 def test_an_archived_run_has_its_curve(archive: Path) -> None:
@@ -54,3 +78,6 @@ def test_an_archived_run_has_its_curve(archive: Path) -> None:
     console = Console(width=40, record=True)
     console.print(curve)
     assert max(map(len, console.export_text().splitlines())) == 40
+    narrow = Console(width=5, record=True)
+    narrow.print(curve)
+    assert len(narrow.export_text().splitlines()) == 12  # the terminal cuts it

@@ -10,9 +10,11 @@ from rich.text import Text
 
 from unstable_stream.history.views.report.reading import read_results
 from unstable_stream.log.stores.archive_address import ArchiveAddress
+from unstable_stream.runs.run_view import Matchup
 
 _ASKED_FIRST: Final = "random-legal"
 _ROWS: Final = 10
+_FEWEST_COLUMNS: Final = 24
 _MOST_COLUMNS: Final = 80
 _MARGIN: Final = 6
 """Columns of the vertical axis."""
@@ -38,29 +40,30 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """The evaluations of a run against one opponent, by update; for Rich."""
+    """The evaluations of a run in one environment against one opponent, by update; for Rich."""
 
-    opponent: str
+    says: str
+    """The title of the picture."""
     points: Sequence[Point]
 
     @classmethod
-    def of(cls, curves: Mapping[str, Sequence[Point]]) -> Self | None:
+    def of(cls, curves: Mapping[Matchup, Sequence[Point]]) -> Self | None:
         """Return the curve against random-legal, else that against the first opponent; ``None``: no curve.
 
-        One checkpoint makes none.
+        Points are by update, and those of one update make none.
         """
-        for opponent in sorted(curves, key=lambda name: name != _ASKED_FIRST):
-            if len(curves[opponent]) > 1:
-                return cls(opponent, curves[opponent])
+        several = len({met.env_id for met in curves}) > 1
+        for met in sorted(curves, key=lambda met: met.opponent != _ASKED_FIRST):
+            points = curves[met]
+            if points[-1].update > points[0].update:
+                alone = met.opponent in (None, "alone")  # as the archive and a view name it
+                said = "evaluation games won" + (" alone" if alone else f" against {met.label}")
+                said += f" in {met.env_id}" if several else ""
+                return cls(f"{said}, with 95 % intervals", points)
         return None
 
-    @property
-    def says(self) -> str:
-        """The title of the picture."""
-        return f"evaluation games won against {self.opponent}, with 95 % intervals"
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        columns = min(_MOST_COLUMNS, options.max_width)
+        columns = max(_FEWEST_COLUMNS, min(_MOST_COLUMNS, options.max_width))
         yield Text("\n".join(self.lines(columns, ascii_only=options.ascii_only)), no_wrap=True)
 
     def lines(self, columns: int = _MOST_COLUMNS, *, ascii_only: bool = False) -> list[str]:
@@ -103,11 +106,10 @@ class Curve:
 
 def read_curve(archive: ArchiveAddress, run_id: str) -> Curve | None:
     """Return the curve of a run of an archive, if it was evaluated more than once."""
-    curves: dict[str, list[Point]] = {}
+    curves: dict[Matchup, list[Point]] = {}
     for row in read_results(archive, run_id):
         if not row["together"]:
-            by_model = f" by {row['model']}" if row["model"] else ""
-            points = curves.setdefault(f"{row['opponent']}{by_model}", [])
+            points = curves.setdefault(Matchup(row["env_id"], row["opponent"], row["model"]), [])
             points.append(Point(row["version"], row["win_rate"], row["low"], row["high"], row["games"]))
     return Curve.of(curves)
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from unstable_stream.errors import OffsetOutOfRangeError, RecordTooLargeError
+from unstable_stream.errors import EventLogError, OffsetOutOfRangeError, RecordTooLargeError
 from unstable_stream.log.local.database import (
     LocalTopic,
     Partition,
@@ -366,7 +366,8 @@ def read_fairly(
     """Return up to ``max_records`` from these positions: equal shares of all partitions that have as many.
 
     One entry for each partition that has something, in the order given. Call it inside one snapshot.
-    Raises :class:`OffsetOutOfRangeError` if records at a position were deleted.
+    Raises :class:`OffsetOutOfRangeError` if records at a position were deleted, :class:`EventLogError` if one
+    is damaged.
     """
     room, room_bytes = max_records, _MOST_BYTES_AT_ONCE
     found: dict[TopicPartition, list[StoredRecord]] = {}
@@ -416,7 +417,11 @@ def _read(
         after = offset + 1
         if layout_id == ERASED:
             continue
-        key, value, headers = unpack(connection, stored_key, layout_id, own, stored)
+        try:
+            key, value, headers = unpack(connection, stored_key, layout_id, own, stored)
+        except (ValueError, zlib.error) as error:  # msgspec's DecodeError is a ValueError
+            at = f"{partition.at}@{offset}"
+            raise EventLogError(f"record {at} of the log is damaged: {error}; restore a backup") from error
         records.append(StoredRecord(topic, number, offset, key, value, headers, timestamp_ms))
         size += len(value)
         if size >= most_bytes:

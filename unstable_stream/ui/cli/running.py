@@ -66,7 +66,7 @@ def print_summary(run: "Run") -> None:
         console.print(f"\n[bold]{title}[/]: {escape(detail)}", highlight=False)
         console.print(part)
     if summary.repeats:
-        console.print(f"\n{summary.repeats}", highlight=False)
+        console.print(f"\n{escape(summary.repeats)}", highlight=False)
     console.print(f"\nEverything that happened is in [bold]{escape(summary.place)}[/]. Ask it:")
     for purpose, command in summary.next_commands:
         console.print(f"  [dim]# {purpose}[/]\n  {escape(command)}", highlight=False, soft_wrap=True)
