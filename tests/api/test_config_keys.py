@@ -7,8 +7,10 @@ import jsonschema
 import pytest
 
 from tests.command_line import run_command
-from unstable_stream.api.config_keys import config_keys, config_schema
+from unstable_stream.api.config_keys import config_keys, config_schema, explained, set_in
 from unstable_stream.api.starting import examples
+from unstable_stream.errors import ConfigError
+from unstable_stream.ui.cli.options import complete_key
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,6 +44,27 @@ def test_a_key_is_explained_with_its_value_in_a_file(arguments: str, says: list[
     done = run_command("config", "explain", *arguments.split(), cwd=tmp_path, COLUMNS="200")
     assert done.returncode == 0, done.stderr
     assert all(each in done.stdout for each in says), done.stdout
+
+
+def test_a_key_of_an_entry_is_explained_as_set_names_it(tmp_path: Path) -> None:
+    pool = 'fixed = [{kind = "scripted", name = "old", weight = 2.0}, {kind = "scripted"}]'
+    envs = "[[train_envs]]\nenv_id = 'A'\n[[train_envs]]\nenv_id = 'B'"
+    (tmp_path / "FILE").write_text(f"{envs}\n[model_pool]\n{pool}")
+
+    def told(*keys: str) -> str:
+        return "".join(f"{set_in(tmp_path / 'FILE', explained(key)[0].path, key)} " for key in keys)
+
+    assert told("train_envs.env_id", "train_envs.0.env_id", "train_envs.1.env_id") == '"A" "A" "B" '
+    assert told("model_pool.fixed.old.weight", "model_pool.fixed.1.weight") == "2.0 None "
+    with pytest.raises(ConfigError, match=r"^model_pool\.fixed.new.weight: the list has no entry 'new'"):
+        told("model_pool.fixed.new.weight")
+
+
+def test_the_shell_is_offered_each_key_that_set_takes_once() -> None:
+    offered = [key for key, _ in complete_key("")]
+    assert {"learner.batch_size=", "engine.max_loras=", "evaluation.every="} <= {*offered}
+    assert len(offered) == len({*offered})
+    assert complete_key("train_envs") == complete_key("model_pool.fixed") == []
 
 
 def test_an_unknown_key_is_told_with_those_that_are_close(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from unstable_stream.algorithms.settings import BUILT_IN
 from unstable_stream.errors import ConfigError, did_you_mean
-from unstable_stream.runs.config import RunConfig, read_toml
+from unstable_stream.runs.config import RunConfig, entry_of, read_toml
 from unstable_stream.runs.engine_sections import ENGINES
 
 _NAMES: Final = {bool: "boolean", int: "integer", float: "number", str: "text", dict: "table"}
@@ -36,9 +36,13 @@ class ConfigKey(NamedTuple):
     meaning: str
 
 
-def config_keys() -> list[ConfigKey]:
-    """Return all keys in the order of the reference, a section before its own keys."""
-    return list(_keys(RunConfig, "", ""))
+def config_keys(*, in_lists: bool = True) -> list[ConfigKey]:
+    """Return all keys in the order of the reference, a section before its own keys.
+
+    Args:
+        in_lists: also those of the entries of lists.
+    """
+    return list(_keys(RunConfig, "", "", in_lists))
 
 
 def explained(name: str) -> list[ConfigKey]:
@@ -47,8 +51,8 @@ def explained(name: str) -> list[ConfigKey]:
     Raises:
         ConfigError: there is none; names those that are close.
     """
-    wanted = ".".join(part for part in name.split(".") if not part.isdigit())
     keys = config_keys()
+    wanted, _ = _without_entry(name, keys)
     found = [key for key in keys if key.path == wanted or key.path.rpartition(".")[0] == wanted]
     ends = found or [key for key in keys if key.path.endswith(f".{wanted}")]
     if not ends:
@@ -57,18 +61,36 @@ def explained(name: str) -> list[ConfigKey]:
     return ends
 
 
-def set_in(path: Path, name: str) -> str | None:
-    """Return a key's value in a configuration file, as in TOML, of a list the first; ``None``: it is not set.
+def set_in(path: Path, key: str, asked: str = "") -> str | None:
+    """Return a key's value in a configuration file, as in TOML; ``None``: it is not set.
+
+    Args:
+        path: the file.
+        key: the path of a :class:`ConfigKey`.
+        asked: the key as it was asked for, whose entry of a list is meant; without one it is the first.
 
     Raises:
-        ConfigError: the file cannot be read.
+        ConfigError: the file cannot be read, or its list has no such entry.
     """
     node: Any = read_toml(path)
-    for part in name.split("."):
+    _, entry = _without_entry(asked, config_keys())
+    for part in key.split("."):
         if isinstance(node, list):
-            node = node[0] if node else None  # its first entry stands for all
+            node = entry_of(node, entry or "0", asked) if node else None
         node = node.get(part) if isinstance(node, Mapping) else None
     return None if node is None else as_toml(node)
+
+
+def _without_entry(name: str, keys: Sequence[ConfigKey]) -> tuple[str, str]:
+    """Return the path of a key named as for ``--set``, and the name or number of the entry, if it has one."""
+    within = {key.path for key in keys} - {key.path for key in config_keys(in_lists=False)}
+    lists = {path.rpartition(".")[0] for path in within}
+    parts = name.split(".")
+    for place in range(1, len(parts)):
+        section, entry = ".".join(parts[:place]), parts[place]
+        if section in lists and f"{section}.{entry}" not in within:
+            return ".".join([section, *parts[place + 1 :]]), entry
+    return ".".join(part for part in parts if not part.isdigit()), ""
 
 
 def config_schema() -> dict[str, Any]:
@@ -114,12 +136,13 @@ def variant_of(section: type[BaseModel]) -> str:
     return "" if tag is None else "an extension" if tag.is_required() else str(tag.default)
 
 
-def _keys(section: type[BaseModel], prefix: str, variant: str) -> Iterator[ConfigKey]:
+def _keys(section: type[BaseModel], prefix: str, variant: str, in_lists: bool) -> Iterator[ConfigKey]:
     for name, field in section.model_fields.items():
         yield described(prefix + name, field)._replace(variant=variant)
-        below = sections_of(field.annotation)
+        is_list = get_origin(field.annotation) is tuple
+        below = sections_of(field.annotation) if in_lists or not is_list else []
         for each in below:
-            yield from _keys(each, f"{prefix}{name}.", variant_of(each) if len(below) > 1 else "")
+            yield from _keys(each, f"{prefix}{name}.", variant_of(each) if len(below) > 1 else "", in_lists)
 
 
 def _bounds(notes: Sequence[Any]) -> Iterator[str]:

@@ -165,7 +165,8 @@ def _apply_override(tree: dict[str, Any], name: str, value: Any) -> None:
     *parents, leaf = name.split(".")
     node: Any = tree
     for parent in parents:
-        child = _entry(node, parent, name) if isinstance(node, list) else node.setdefault(parent, {})
+        is_list = isinstance(node, list)
+        child = entry_of(node, parent, f"--set {name}") if is_list else node.setdefault(parent, {})
         if not isinstance(child, dict | list):
             raise ConfigError(f"--set {name}: {parent!r} is not a section")
         node = child
@@ -174,15 +175,19 @@ def _apply_override(tree: dict[str, Any], name: str, value: Any) -> None:
     node[leaf] = value
 
 
-def _entry(entries: list[Any], part: str, name: str) -> Any:
-    """Return the entry of a list that has this name or number."""
+def entry_of(entries: list[Any], part: str, asked: str) -> Any:
+    """Return the entry of a list that has this name or number, asked for by ``asked``. ``Any``: of TOML.
+
+    Raises:
+        ConfigError: there is none.
+    """
     named = [each for each in entries if isinstance(each, dict) and each.get("name") == part]
     if named:
         return named[0]
     if part.isdigit() and int(part) < len(entries):
         return entries[int(part)]
     known = [str(each.get("name", place)) for place, each in enumerate(entries) if isinstance(each, dict)]
-    raise ConfigError(f"--set {name}: the list has no entry {part!r}; it has {', '.join(known) or 'none'}")
+    raise ConfigError(f"{asked}: the list has no entry {part!r}; it has {', '.join(known) or 'none'}")
 
 
 def _key(item: Any) -> str:

@@ -64,7 +64,7 @@ def config_explain(key: str, file: Annotated[Path | None, typer.Argument()] = No
         console.print(f"[bold]{escape(each.path)}[/]: {escape(told)}")
         console.print(Padding(escape(each.meaning), (0, 0, 0, 4)))
         if file is not None and each.kind != "section":
-            found = set_in(file, each.path)
+            found = set_in(file, each.path, key)
             console.print(f"    [green]{escape(f'{file}: {found}' if found else f'not set in {file}')}[/]")
 
 

@@ -78,11 +78,11 @@ def complete_run(context: typer.Context, incomplete: str) -> list[tuple[str, str
 
 
 def complete_key(incomplete: str) -> list[tuple[str, str]]:
-    """Return the keys that begin so, each with its meaning, for the shell."""
+    """Return the keys that begin so and that ``--set`` takes, each with its meaning, for the shell."""
     from unstable_stream.api.config_keys import config_keys  # the parser needs none
 
-    keys = [key for key in config_keys() if key.kind != "section" and key.path.startswith(incomplete)]
-    return [(f"{key.path}=", key.meaning) for key in keys]
+    keys = [key for key in config_keys(in_lists=False) if key.kind != "section"]
+    return list({f"{key.path}=": key.meaning for key in keys if key.path.startswith(incomplete)}.items())
 
 
 def _named_run(metavar: str) -> Any:
