@@ -144,8 +144,7 @@ def test_a_sweep_plays_a_removed_run_again(tmp_path: Path) -> None:
 def test_files_that_vanish_meanwhile_are_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").write_bytes(b"xx")
     walk = os.walk
-    gone = [(str(tmp_path), [], ["gone"])]
-    monkeypatch.setattr(os, "walk", lambda path: [*walk(path), *gone])
+    monkeypatch.setattr(os, "walk", lambda path: [*walk(path), (str(path), [], ["gone"])])
     assert bytes_in(tmp_path) == 2
 
 
