@@ -194,11 +194,32 @@ def test_runs_beside_each_other_share_the_gpus(monkeypatch: pytest.MonkeyPatch) 
     assert [each["CUDA_VISIBLE_DEVICES"] for each in environments_of(2, 2)] == ["GPU-a", "GPU-b"]
 
 
+def test_a_value_of_a_grid_makes_what_set_makes_of_it(tmp_path: Path) -> None:
+    """The preset of the configuration is resolved anew; short forms are those of ``build``."""
+    base = {
+        "model": "tiny-player",
+        "train_envs": [ENV],
+        "algorithm": {"type": "grpo", "entropy_coef": 0.01},
+    }
+    types = ["reinforce", "dapo"]
+    swept = us.sweep(base, grid={"algorithm.type": types}, data=tmp_path)
+    single = [
+        us.build(config=base, data=tmp_path, overrides=[f"algorithm.type={name}"]).config for name in types
+    ]
+    assert [(cell.algorithm, cell.rewards) for cell in swept._cells.values()] == [
+        (config.algorithm, config.rewards) for config in single
+    ]
+    met = us.sweep(base, grid={"evaluation_opponents": [["random-legal"], "first-legal"]}, data=tmp_path)
+    names = [[each.name for each in cell.evaluation.opponents] for cell in met._cells.values()]
+    assert names == [["random-legal"], ["first-legal"]]
+
+
 @pytest.mark.parametrize(
     ("seeds", "grid", "says"),
     [
         ([0, 1, 0], {}, "a value is there twice"),
         ([0], {"learning_rate": [1e-3, 1e-3]}, "a value is there twice"),
+        ([0], {"learning_rate": [1e-3], "learner.learning_rate": [1e-4]}, "two names are of one key"),
         ([0], {"seed": [1, 2]}, "varied by seeds"),
         ([0], {"algorithm": [object()]}, "a value is a number"),
         ([0], {"learning_rat": [1, 2]}, r"did you mean learning_rate\?"),

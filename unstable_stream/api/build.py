@@ -35,7 +35,7 @@ def build(
     data: Path | str | None = None,
     log: str | None = None,
     backend: "Backend | None" = None,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str | tuple[str, Any]] = (),
     **settings: Any,
 ) -> Run:
     """Return a run that is checked and not started. Nothing is written.
@@ -52,7 +52,7 @@ def build(
         data: data directory; ``./unstable-data`` by default.
         log: ``local`` (a file in the data directory, the default) or ``kafka://HOST:PORT``.
         backend: ``ray`` (the default), or ``inline`` for this process alone.
-        overrides: ``key.path=value`` as on a command line, stronger than all else.
+        overrides: ``key.path=value`` as on a command line, or pairs of both, stronger than all else.
         settings: the keys; ``Any``: of any kind, since names, objects and sections are accepted.
 
     Raises:

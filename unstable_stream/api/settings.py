@@ -4,7 +4,8 @@ A flat keyword is the name of any key that only one section has, or of a documen
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -50,14 +51,14 @@ _INSTEAD: Final[Mapping[str, str]] = {
 def make_config(
     settings: Mapping[str, object],
     base: "RunConfig | Mapping[str, Any] | Path | str | None" = None,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str | tuple[str, Any]] = (),
 ) -> RunConfig:
     """Return the configuration that keyword arguments describe.
 
     Args:
         settings: flat or nested keys; names and objects in short forms.
         base: a configuration to change: a TOML file, a mapping, or a configuration.
-        overrides: ``key.path=value`` as on a command line; stronger than ``settings``.
+        overrides: ``key.path=value`` as on a command line, or pairs of both; stronger than ``settings``.
 
     Raises:
         ConfigError: an unknown keyword, with the closest known ones, or a configuration that cannot run.
@@ -74,6 +75,14 @@ def make_config(
         # Opponents to train against are given to be met; mirror self-play would never draw them.
         asked["model_pool"]["sample_mode"] = "random"
     return parse_config(overlaid(tree, asked), overrides, origin=origin)
+
+
+def expanded(name: str, value: object, model: str) -> Any:
+    """Return the value of one key as a configuration holds it: names and objects in short forms replaced."""
+    key, tree = full_key(name), _tree_of({name: value})
+    if len(key) < 3:  # else it is of an entry of a list
+        _expand(tree, model)
+    return reduce(getitem, key, tree)
 
 
 def _base_tree(base: "RunConfig | Mapping[str, Any] | Path | str | None") -> tuple[dict[str, Any], str]:

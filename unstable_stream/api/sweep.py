@@ -24,7 +24,7 @@ from unstable_stream.api.build import build
 from unstable_stream.api.loops import wait_for
 from unstable_stream.api.place import DEFAULT_LOG, Place
 from unstable_stream.api.run import Run, open_run
-from unstable_stream.api.settings import full_key
+from unstable_stream.api.settings import expanded, full_key
 from unstable_stream.errors import ConfigError, RunError, UnstableStreamError
 from unstable_stream.events import Metrics, event_id
 from unstable_stream.log.records import record_from_event
@@ -99,6 +99,8 @@ def sweep(
     base = build(config=config, data=data, log=log, **settings)
     given = sorted((".".join(full_key(key)), list(values)) for key, values in (grid or {}).items())
     varied: dict[str, list[Any]] = dict(given)
+    if len(varied) < len(given):
+        raise ConfigError(f"grid: two names are of one key: {', '.join(grid or ())}")
     if "seed" in varied:
         raise ConfigError("grid: the seed is varied by seeds, on the command line --seeds 0,1,2")
     for values in (list(seeds), *varied.values()):
@@ -112,7 +114,9 @@ def sweep(
     cells: dict[Cell, RunConfig] = {}
     for seed, chosen in itertools.product(seeds or [base.config.seed], itertools.product(*varied.values())):
         own: dict[str, Any] = dict(zip(varied, chosen, strict=True))
-        made = build(config=base.config, seed=seed, **own).config
+        changes = [(key, expanded(key, value, base.config.model)) for key, value in own.items()]
+        given_all = settings | {"overrides": [*settings.get("overrides", ()), *changes, ("seed", seed)]}
+        made = build(config=config, data=data, log=log, **given_all).config  # a preset is resolved anew
         part = made.model_copy(update={"sweep": SweepConfig(name=name, varied=own)})
         cells[Cell(seed, json.dumps(own))] = part
     return Sweep(name, cells, base.place)

@@ -68,7 +68,7 @@ def _check(values: Mapping[str, Any], origin: str) -> None:
 
 def parse_config(
     values: Mapping[str, Any],
-    overrides: Sequence[str] = (),
+    overrides: Sequence[str | tuple[str, Any]] = (),
     *,
     origin: str = "configuration",
 ) -> RunConfig:
@@ -76,7 +76,7 @@ def parse_config(
 
     Args:
         values: the configuration, section by section.
-        overrides: what is in place of it.
+        overrides: what is in place of it; also as pairs of key and value.
         origin: names it in messages.
 
     Raises:
@@ -146,8 +146,10 @@ def _copied(value: Any) -> Any:
     return [_copied(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def _parted(override: str) -> tuple[str, Any]:
+def _parted(override: str | tuple[str, Any]) -> tuple[str, Any]:
     """Return key and value of an override."""
+    if not isinstance(override, str):
+        return override
     name, separator, text = override.partition("=")
     if not separator or not name:
         raise ConfigError(f"--set {override!r}: expected key=value, e.g. --set learner.iterations=50")
