@@ -1,5 +1,6 @@
 """A sweep of real runs: interrupted between two of them, it goes on; what it comes to, by hand."""
 
+import asyncio
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import pytest
 import unstable_stream as us
 from tests.api.conftest import ENV
 from tests.command_line import run_command
-from unstable_stream.api.sweep import Sweep, environments_of
+from unstable_stream.api.sweep import Sweep, SweepEnd, environments_of
 from unstable_stream.errors import ConfigError, RunError
 
 pytestmark = pytest.mark.longer
@@ -147,6 +148,31 @@ def test_what_is_clearly_worse_gets_no_more_seeds_and_that_is_recorded(
         (sweep.runs[2].id, "sweep/stopped-after-seeds", 2.0),
         (sweep.runs[2].id, "sweep/win-rate-high", pytest.approx(0.489891, abs=1e-6)),
     ]
+
+
+@pytest.mark.parametrize("notebook", [True, False])
+def test_ctrl_c_stops_a_run_in_this_process(notebook: bool, tmp_path: Path) -> None:
+    """Also under an event loop, as of a notebook, where the run has a thread of its own."""
+    sweep = us.sweep(data=tmp_path, **SMALL | {"iterations": 1000, "evaluation_opponents": []})
+    lines: list[str] = []
+
+    def interrupt() -> None:
+        while not (tmp_path / "log.sqlite").exists() or not _recorded(tmp_path):
+            threading.Event().wait(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    async def cell() -> SweepEnd:
+        return sweep.start(jobs=1, report=lines.append)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    end = asyncio.run(cell()) if notebook else sweep.start(jobs=1, report=lines.append)
+    thread.join()
+    assert end == SweepEnd(0, (), {}, interrupted=True)
+    assert [run.state for run in sweep.runs] == ["stopped"]
+    assert len(lines) == (1 if notebook else 2)
+    if not notebook:  # the run took the signal, and the sweep says why it ends
+        assert f"the same again goes on with {sweep.runs[0].id}" in lines[1]
 
 
 @pytest.mark.slow

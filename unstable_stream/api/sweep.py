@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from unstable_stream.api.build import build
+from unstable_stream.api.launching import may_run_here
 from unstable_stream.api.loops import wait_for
 from unstable_stream.api.place import DEFAULT_LOG, Place
 from unstable_stream.api.run import Run, open_run
@@ -131,8 +132,8 @@ class Sweep:
         self.place = place
         self._cells = dict(cells)
         self._views: dict[str, RunView] = {}
-        self._requests = Requests()
         self._interrupted = False
+        self._waits = False  # for a run on a thread of this process: in a notebook
         self._processes: set[subprocess.Popen[str]] = set()
 
     def __repr__(self) -> str:
@@ -272,7 +273,9 @@ class Sweep:
             place = (str(self.place.root), self.place.log)
             order = (config.model_dump(mode="json"), *place, run_id, known is not None)
             environment, began = free.pop(), time.monotonic()
+            self._waits = here and not may_run_here()
             error = run_one(*order) if here else self._run_beside(order, environment, lock)
+            self._waits = False
             free.append(environment)
             minutes = "{}:{:02} minutes".format(*divmod(int(time.monotonic() - began), 60))
             run = self._recorded().get(cell)
@@ -283,8 +286,9 @@ class Sweep:
             elif error and not self._interrupted:
                 failed.append(run_id)
                 report(f"{said} failed after {minutes}: {error}")
-            else:
+            elif not self._interrupted:
                 self._interrupted = True
+                report(f"{said} was stopped after {minutes}; the same again goes on with {run_id}")
 
         if here:
             for cell in left:
@@ -333,13 +337,17 @@ class Sweep:
     def _signals(self) -> Iterator[None]:
         """Pass signals to the main thread on to the runs, which end in order."""
 
+        requests = Requests()
+
         def handle(number: int, _: FrameType | None) -> None:
-            if self._requests.take(signal.Signals(number)):
+            if requests.take(signal.Signals(number)):
                 self._interrupted = True
                 for process in list(self._processes):
                     process.terminate()
+                if self._waits:
+                    raise KeyboardInterrupt
 
-        self._interrupted = False
+        self._interrupted = self._waits = False
         main = threading.current_thread() is threading.main_thread()
         handled = [number for number in SIGNALS if main and signal.getsignal(number) is not signal.SIG_IGN]
         before = {number: signal.signal(number, handle) for number in handled}
