@@ -28,6 +28,7 @@ def test_every_byte_is_counted_once_and_a_run_has_its_own(
         (data / "code" / "run-b.json", 5),
         (data / "archive.duckdb.old", 700),
         (data / "archive.duckdb.wal.lock", 300),
+        (data / "sweeps" / "demo-3fa1c2.lock", 1),
         (hub / "models--owner--player" / "blob", 900),
         (tmp_path / "cache" / "checkpoints" / "fetched", 80),
     ):
@@ -42,6 +43,7 @@ def test_every_byte_is_counted_once_and_a_run_has_its_own(
     assert (sizes["Hugging Face: owner/player"], sizes[f"cache of stores: {tmp_path}/cache"]) == (900, 80)
     # DuckDB's file begins with three headers of 4 KiB, which are no block.
     assert sum(sizes.values()) == bytes_in(data) - 3 * 4096 + 980
+    assert {each.what: each.frees for each in used}["sweeps"] == "nothing: locks of sweeps"
     of_a, of_b = ({each.what: each.bytes for each in disk_usage(place, run)} for run in ("run-a", "1"))
     assert of_b["checkpoints: run-b"] == 3000
     shares = of_a["archive: its share"] + of_b["archive: its share"]

@@ -16,6 +16,8 @@ from tests.api.conftest import ENV
 from tests.command_line import run_command
 from unstable_stream.api.sweep import Sweep, SweepEnd, environments_of
 from unstable_stream.errors import ConfigError, RunError
+from unstable_stream.runs.placement import Machine
+from unstable_stream.ui.cli.sweeping import listed_grid
 
 pytestmark = pytest.mark.longer
 
@@ -114,6 +116,8 @@ def test_the_command_prints_what_there_is(played: tuple[Sweep, list[str]], tmp_p
     assert "a run took" in planned.stdout
     wrong = run_command(*command, "--seeds", "0,x", cwd=tmp_path)
     assert "expected whole numbers" in wrong.stderr
+    assert "a sweep needs a configuration" in run_command("train", "--seeds", "0", cwd=tmp_path).stderr
+    assert listed_grid(["algorithm.type=grpo, dapo"]) == {"algorithm.type": ["grpo", "dapo"]}
 
 
 def _toml(value: object) -> str:
@@ -151,9 +155,22 @@ def test_what_is_clearly_worse_gets_no_more_seeds_and_that_is_recorded(
 
 
 @pytest.mark.parametrize("notebook", [True, False])
-def test_ctrl_c_stops_a_run_in_this_process(notebook: bool, tmp_path: Path) -> None:
-    """Also under an event loop, as of a notebook, where the run has a thread of its own."""
-    sweep = us.sweep(data=tmp_path, **SMALL | {"iterations": 1000, "evaluation_opponents": []})
+def test_ctrl_c_stops_a_run_in_this_process(
+    notebook: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also under an event loop, as of a notebook, where the run has a thread of its own.
+
+    It has an object of this process, so it is played here however many cores there are.
+    """
+
+    def mine(observation: str) -> str:
+        return "[0]"
+
+    own = {"iterations": 1000, "evaluation_opponents": [], "opponents": [mine]}
+    sweep = us.sweep(data=tmp_path, **SMALL | own)
+    monkeypatch.setattr("unstable_stream.api.sweep.this_machine", lambda: Machine(cpus=16))
+    with pytest.raises(ConfigError, match=r"mine.* is an object of this process.*use jobs=1"):
+        sweep.start(jobs=2)
     lines: list[str] = []
 
     def interrupt() -> None:
@@ -162,17 +179,21 @@ def test_ctrl_c_stops_a_run_in_this_process(notebook: bool, tmp_path: Path) -> N
         os.kill(os.getpid(), signal.SIGINT)
 
     async def cell() -> SweepEnd:
-        return sweep.start(jobs=1, report=lines.append)
+        return sweep.start(report=lines.append)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    end = asyncio.run(cell()) if notebook else sweep.start(jobs=1, report=lines.append)
+    end = asyncio.run(cell()) if notebook else sweep.start(report=lines.append)
     thread.join()
     assert end == SweepEnd(0, (), {}, interrupted=True)
     assert [run.state for run in sweep.runs] == ["stopped"]
     assert len(lines) == (1 if notebook else 2)
     if not notebook:  # the run took the signal, and the sweep says why it ends
         assert f"the same again goes on with {sweep.runs[0].id}" in lines[1]
+    orders: list[tuple[Any, ...]] = []
+    monkeypatch.setattr("unstable_stream.api.sweep.run_one", lambda *order: orders.append(order))
+    sweep.start(allow_code=["players:*"], report=lines.append)
+    assert [order[-1] for order in orders] == [["players:*"]]
 
 
 @pytest.mark.slow

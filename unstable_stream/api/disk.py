@@ -22,6 +22,7 @@ _KINDS: Final = {
     "code": "names of code",
 }
 """Directories of the data directory with a part for each run, which goes with ``rm``."""
+_STAYS: Final = {"plugins": "nothing: states of plug-ins", "sweeps": "nothing: locks of sweeps"}
 
 
 class Used(NamedTuple):
@@ -113,7 +114,7 @@ def _files(place: Place, run_id: str | None) -> Iterator[Used]:
         return
     for each in sorted(root.iterdir()) if root.is_dir() else ():
         if each.name not in known and not each.name.startswith(place.data.log.name):
-            remedy = "nothing: states of plug-ins" if each.name == "plugins" else "delete it, if you know it"
+            remedy = _STAYS.get(each.name, "delete it, if you know it")
             yield Used(each.name, bytes_in(each), "delete it" if each.name.endswith(".old") else remedy)
 
 

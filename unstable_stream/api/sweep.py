@@ -28,6 +28,7 @@ from unstable_stream.api.run import Run, open_run
 from unstable_stream.api.settings import expanded, full_key
 from unstable_stream.errors import ConfigError, RunError, UnstableStreamError
 from unstable_stream.events import Metrics, event_id
+from unstable_stream.extensions import needs_this_process
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.history import RunStatus, list_runs
@@ -169,14 +170,22 @@ class Sweep:
         ]
         return sum(took) / len(took) if took else None
 
-    def start(self, *, jobs: int | None = None, stop_worse: bool = False, report: Report = print) -> SweepEnd:
+    def start(
+        self,
+        *,
+        jobs: int | None = None,
+        stop_worse: bool = False,
+        allow_code: Sequence[str] = (),
+        report: Report = print,
+    ) -> SweepEnd:
         """Run what has not ended: begin what is new, resume what was cut; Ctrl-C ends all in order.
 
         Args:
             jobs: runs beside each other; ``None``: one for each GPU, without one for each four cores; one
-                where ``RAY_ADDRESS`` names a cluster, on which a run spreads.
+                where ``RAY_ADDRESS`` names a cluster, on which a run spreads, or with objects of this process.
             stop_worse: take the seeds in turn, each for all configurations. A configuration whose 95 %
                 interval of the final win rate over its seeds lies below that of the best one gets no more.
+            allow_code: code that a run that is resumed may load beside its own, as for :meth:`Run.resume`.
             report: called with a line for each run that begins or ends.
 
         Raises:
@@ -184,7 +193,11 @@ class Sweep:
             RunError: another process is running the sweep.
         """
         machine = Machine() if "RAY_ADDRESS" in os.environ else this_machine()
-        jobs = jobs or machine.gpus or max(1, machine.cpus // _CORES_OF_A_RUN)
+        named = [spec for config in self._cells.values() for *_, spec in config.references()]
+        own = next((spec.target for spec in named if needs_this_process(spec.target)), None)
+        if own and jobs and jobs > 1:
+            raise ConfigError(f"{own} is an object of this process, so runs come one by one: use jobs=1")
+        jobs = jobs or (1 if own else machine.gpus or max(1, machine.cpus // _CORES_OF_A_RUN))
         if jobs > 1 and any(config.metrics_port for config in self._cells.values()):
             raise ConfigError(f"metrics_port: {jobs} runs beside each other cannot share it: leave it out")
         by_seed = itertools.groupby(self._cells, key=lambda cell: cell.seed if stop_worse else 0)
@@ -195,7 +208,7 @@ class Sweep:
             environments = environments_of(jobs, machine.gpus)
             for stage in stages:
                 left = [cell for cell in stage if cell.configuration not in worse]
-                failed += self._play(left, environments, lock, report)
+                failed += self._play(left, environments, allow_code, lock, report)
                 if self._interrupted:
                     break
                 for name, why in self._judge(worse).items() if stage is not stages[-1] else ():
@@ -250,7 +263,12 @@ class Sweep:
     # -- its processes ----------------------------------------------------------------------------
 
     def _play(
-        self, cells: Sequence[Cell], environments: Sequence[dict[str, str]], lock: int, report: Report
+        self,
+        cells: Sequence[Cell],
+        environments: Sequence[dict[str, str]],
+        allow_code: Sequence[str],
+        lock: int,
+        report: Report,
     ) -> list[str]:
         """Play the runs that have not ended, in as many processes as there are environments.
 
@@ -271,7 +289,7 @@ class Sweep:
             said = f"{list(self._cells).index(cell) + 1}/{len(self._cells)} {cell.label}:"
             report(f"{said} {'resumed' if known else 'begins'}, {run_id}")
             place = (str(self.place.root), self.place.log)
-            order = (config.model_dump(mode="json"), *place, run_id, known is not None)
+            order = (config.model_dump(mode="json"), *place, run_id, [*allow_code] if known else None)
             environment, began = free.pop(), time.monotonic()
             self._waits = here and not may_run_here()
             error = run_one(*order) if here else self._run_beside(order, environment, lock)
@@ -358,12 +376,18 @@ class Sweep:
                 signal.signal(number, handler)
 
 
-def run_one(config: Mapping[str, Any], root: str, log: str, run_id: str, resumes: bool) -> str | None:
-    """Begin a run of a sweep, or resume it, until its end or a signal; return what went wrong."""
+def run_one(
+    config: Mapping[str, Any], root: str, log: str, run_id: str, resumes_with: Sequence[str] | None
+) -> str | None:
+    """Begin a run of a sweep, or resume it with this code allowed, until its end or a signal.
+
+    Returns:
+        What went wrong.
+    """
     place = Place.at(root, log)
     try:
-        if resumes:
-            open_run(run_id, place.root, place.log).resume(live=False, allow_code=[])
+        if resumes_with is not None:
+            open_run(run_id, place.root, place.log).resume(live=False, allow_code=resumes_with)
         else:
             Run(parse_config(config, origin=f"run {run_id}"), place, run_id=run_id).start(live=False)
     except UnstableStreamError as error:

@@ -41,11 +41,19 @@ def listed_grid(texts: Sequence[str] | None) -> dict[str, list[object]]:
         try:
             grid[key] = tomllib.loads(f"values = [{values}]")["values"]
         except (ValueError, RecursionError):
-            grid[key] = list(values.split(","))
+            grid[key] = [value.strip() for value in values.split(",")]
     return grid
 
 
-def run_sweep(sweep: "Sweep", *, jobs: int | None, stop_worse: bool, dry_run: bool, quiet: bool) -> None:
+def run_sweep(
+    sweep: "Sweep",
+    *,
+    jobs: int | None,
+    stop_worse: bool,
+    allow_code: Sequence[str],
+    dry_run: bool,
+    quiet: bool,
+) -> None:
     """Run a sweep and print its results; exits with status 130 if it was interrupted, 1 if a run failed."""
     planned = sweep.planned()
     left = sum(state.startswith("to ") for _, state, _ in planned)
@@ -60,7 +68,7 @@ def run_sweep(sweep: "Sweep", *, jobs: int | None, stop_worse: bool, dry_run: bo
         if not quiet:
             print(plain(line), flush=True)
 
-    end = sweep.start(jobs=jobs, stop_worse=stop_worse, report=say)
+    end = sweep.start(jobs=jobs, stop_worse=stop_worse, allow_code=allow_code, report=say)
     if results := sweep.results():
         _print_results(results)
         print(plain(f"\ncurves: unstable-stream report {sweep.name}{sweep.place.data.options()}"))

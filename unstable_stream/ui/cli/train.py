@@ -109,10 +109,14 @@ def train_command(
         made = us.sweep(
             config, seeds=listed_seeds(seeds), grid=listed_grid(grid), data=data, log=log, overrides=changes
         )
-        run_sweep(made, jobs=jobs, stop_worse=stop_worse, dry_run=dry_run, quiet=quiet)
+        allowed = allow_code or []
+        run_sweep(made, jobs=jobs, stop_worse=stop_worse, allow_code=allowed, dry_run=dry_run, quiet=quiet)
         return
     if seeds or grid or jobs or stop_worse:
-        raise ConfigError("--jobs and --stop-worse are for a configuration file with --seeds or --grid")
+        raise ConfigError(
+            "a sweep needs a configuration file, and --seeds or --grid, e.g. unstable-stream train my.toml "
+            "--seeds 0,1,2; the same command goes on with it, without --resume"
+        )
     if resume and config is not None:
         raise ConfigError("give a configuration file or --resume RUN: a run keeps its configuration")
     if resume:
