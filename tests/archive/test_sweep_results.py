@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.model_pool.outcomes import make_outcome
+from tests.builders import made
+from tests.model_pool.outcomes import RUN, make_outcome
 from tests.places import archived
 from tests.runs.sweep_events import SWEEP, sweep_events
 from unstable_stream.algorithms.intervals import rates_interval, wilson_interval
+from unstable_stream.api.trained_on import read_training
 from unstable_stream.archive import query
+from unstable_stream.events import Checkpoint
 
 
 def test_means_over_seeds(tmp_path: Path) -> None:
@@ -19,7 +22,9 @@ def test_means_over_seeds(tmp_path: Path) -> None:
     assert (first["seeds"], first["games"]) == (3, 15)
     found = (first["win_rate"], first["win_rate_low"], first["win_rate_high"])
     assert found == pytest.approx(rates_interval([0.6, 0.8, 0.8], 15))
-    assert (second["seeds"], second["win_rate"]) == (3, pytest.approx(0.2 / 3))
+    assert second["seeds"] == 3
+    found = (second["win_rate"], second["win_rate_low"], second["win_rate_high"])
+    assert found == pytest.approx(rates_interval([0.0, 0.0, 0.2], 1 + 1 + 5)), "lost games are alike"
     assert query(archive, "SELECT count(*) FROM runs WHERE sweep = $1", [SWEEP]).rows == [(6,)]
 
 
@@ -41,7 +46,8 @@ def test_games_that_repeat_one_another_count_once_in_intervals(tmp_path: Path) -
         )
         for index, won in enumerate([1, 1, 1, -1, -1, -1], 4)
     ]
-    archive = archived(tmp_path, games)
+    checkpoint = made(Checkpoint, run_id=RUN, model_uid=policy, iteration=1, model=None)
+    archive = archived(tmp_path, [*games, checkpoint])
     rows = query(
         archive, "SELECT games, wins, independent_games, win_rate_low FROM win_rates ORDER BY seat"
     ).rows
@@ -53,3 +59,5 @@ def test_games_that_repeat_one_another_count_once_in_intervals(tmp_path: Path) -
     for view in ("learning_curve", f"(FROM payoff_matrix WHERE model_uid = '{policy}')"):
         asked = f"SELECT win_rate, win_rate_low, win_rate_high FROM {view}"
         assert query(archive, asked).rows == [expected]
+    (result,) = read_training(archive, RUN, checkpoint).results
+    assert (result.games, result.interval) == (10, expected[1:])

@@ -15,7 +15,10 @@ WON: Final = {
 
 
 def sweep_events(sweep: str = SWEEP) -> list[Event]:
-    """Return its events; the last seed of the second learning rate has not ended."""
+    """Return its events; the last seed of the second learning rate has not ended.
+
+    All games have the same move, so those that one policy all lost are one and the same.
+    """
     events: list[Event] = []
     for rate, seeds in WON.items():
         for seed, won in seeds.items():
@@ -34,9 +37,7 @@ def sweep_events(sweep: str = SWEEP) -> list[Event]:
                 policy = f"ckpt-{index // 5:06d}"
                 seats = {0: (policy, 1.0 if wins else -1.0), 1: ("random-legal", -1.0 if wins else 1.0)}
                 events.append(
-                    make_outcome(
-                        index, seats, run_id=run, split="eval", actions=[str(index)], evaluated_uid=policy
-                    )
+                    make_outcome(index, seats, run_id=run, split="eval", actions=["a"], evaluated_uid=policy)
                 )
             if run != "demo-0.5-2":
                 events.append(made(RunFinished, run_id=run, occurred_at_ms=1_700_000_100_000))

@@ -3,13 +3,16 @@
 import pytest
 
 from tests.builders import made
+from tests.model_pool.outcomes import make_outcome
 from unstable_stream.events import RunStarted
 from unstable_stream.runs.config import parse_config
 from unstable_stream.runs.history import RunStatus
+from unstable_stream.runs.run_view import RunView
 from unstable_stream.runs.sweeps import (
     Cell,
     FirstAndLast,
     clearly_worse,
+    final_rate,
     is_over,
     over_seeds,
     sweep_name,
@@ -71,6 +74,18 @@ def test_means_over_seeds_by_hand() -> None:
     assert (low.before, low.won, low.low, low.high) == pytest.approx((0.3, 0.7, 0.0, 1.0))
     assert low.by_seed == {0: 0.6, 1: 0.8}
     assert (high.configuration, high.won, high.low, high.high) == ("learning_rate=0.5", 0.0, 0.0, 1.0)
+
+
+def test_games_that_repeat_one_another_count_once() -> None:
+    view = RunView("r", parse_config(TREE))
+    policy = "ckpt-000001"
+    for index, moves in enumerate(("a", "a", "a", "b", "c")):
+        opponent = "minimax-2" if moves == "a" else "random-legal"
+        seats = {0: (policy, 1.0), 1: (opponent, -1.0)}
+        view.apply(
+            make_outcome(index, seats, run_id="r", split="eval", actions=[moves], evaluated_uid=policy)
+        )
+    assert final_rate(view) == (1.0, 1 + 2)
 
 
 def test_what_lies_below_the_best_is_clearly_worse_by_hand() -> None:

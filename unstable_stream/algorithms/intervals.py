@@ -32,7 +32,7 @@ def rates_interval(rates: Sequence[float], games: int) -> tuple[float, float, fl
 
     Args:
         rates: independent of each other, one for each seed. One alone says nothing of the others: (0, 1).
-        games: of all rates together.
+        games: of all rates together; games that repeat others count once.
 
     Raises:
         ValueError: there is no rate.

@@ -182,7 +182,7 @@ class Sweep:
 
         Args:
             jobs: runs beside each other; ``None``: one for each GPU, without one for each four cores; one
-                where ``RAY_ADDRESS`` names a cluster, on which a run spreads, or with objects of this process.
+                with objects of this process, or on the cluster of ``RAY_ADDRESS``, over which a run spreads.
             stop_worse: take the seeds in turn, each for all configurations. A configuration whose 95 %
                 interval of the final win rate over its seeds lies below that of the best one gets no more.
             allow_code: code that a run that is resumed may load beside its own, as for :meth:`Run.resume`.

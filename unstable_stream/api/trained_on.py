@@ -32,7 +32,7 @@ _OPPONENTS = f"WITH {_LINE} SELECT DISTINCT unnest(opponents) AS name FROM train
 
 _RESULTS = """
     SELECT w.run_id, w.env_id, w.opponent, sum(w.games)::INT, sum(w.wins)::INT, sum(w.draws)::INT,
-        sum(w.losses)::INT
+        sum(w.losses)::INT, sum(w.wins * w.independent_games / w.games), sum(w.independent_games)::INT
     FROM win_rates AS w
     JOIN (SELECT DISTINCT run_id, model_uid FROM checkpoints WHERE run_id = $run OR sha256 = $sha256) AS c
         USING (run_id, model_uid)
@@ -42,7 +42,9 @@ _RESULTS = """
 """Evaluations are runs of their own too, with the same weights under the same name."""
 
 _BEFORE = """
-    SELECT env_id, opponent, sum(games)::INT, sum(wins)::INT FROM win_rates
+    SELECT env_id, opponent, sum(games)::INT, sum(wins)::INT,
+        sum(wins * independent_games / games), sum(independent_games)::INT
+    FROM win_rates
     WHERE run_id = $run AND split = 'eval' AND policy_version = 0
         AND trained_model(model_uid) IS NOT DISTINCT FROM $model
     GROUP BY ALL
@@ -74,16 +76,10 @@ class Result:
     games_before: int
     """Those of the initial policy in the same run; 0: it was not evaluated there."""
     wins_before: int
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Wilson's 95 % interval of the share won."""
-        return wilson_interval(self.wins, self.games)
-
-    @property
-    def interval_before(self) -> tuple[float, float]:
-        """The same of the initial policy."""
-        return wilson_interval(self.wins_before, self.games_before)
+    interval: tuple[float, float]
+    """Wilson's 95 % interval of the share won; games that repeat others count once."""
+    interval_before: tuple[float, float]
+    """The same of the initial policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +122,8 @@ def read_training(archive: ArchiveAddress, run_id: str, checkpoint: Checkpoint) 
     until = {**of_model, "update": checkpoint.iteration}
     opponents = {_name(row[0]) for row in query(archive, _OPPONENTS, until).rows}
     before = {
-        (env_id, opponent): (games, wins)
-        for env_id, opponent, games, wins in query(archive, _BEFORE, of_model).rows
+        (env_id, opponent): tuple(counts)
+        for env_id, opponent, *counts in query(archive, _BEFORE, of_model).rows
     }
     rows = list(query(archive, _RESULTS, {**chosen, "sha256": checkpoint.sha256}).rows)
     rows.sort(key=lambda row: row[0] != run_id)  # the run's own come first
@@ -146,14 +142,17 @@ def _result(
     row: tuple[Any, ...],  # of _RESULTS
     run_id: str,
     met: set[str],
-    before: Mapping[tuple[str, str | None], tuple[int, int]],
+    before: Mapping[tuple[str, str | None], tuple[Any, ...]],  # of _BEFORE
 ) -> Result:
-    played_in, env_id, opponent, games, wins, draws, losses = row
+    played_in, env_id, opponent, *counts, wins_once, games_once = row
     # The initial policy of an evaluation, which is a run of its own, was not evaluated in it.
-    first = before.get((env_id, opponent), (0, 0)) if played_in == run_id else (0, 0)
+    none = (0, 0, 0, 0)
+    *first, first_wins, first_games = before.get((env_id, opponent), none) if played_in == run_id else none
     names = [] if opponent is None else opponent.split(", ")
     known = bool(names) and all(_name(name) in met for name in names)
-    return Result(played_in, env_id, opponent or "", known, games, wins, draws, losses, *first)
+    once = ((wins_once, games_once), (first_wins, first_games))
+    rest = [*counts, *first, *(wilson_interval(*each) for each in once)]
+    return Result(played_in, env_id, opponent or "", known, *rest)
 
 
 def _name(model_uid: str) -> str:

@@ -54,6 +54,11 @@ class Score:
         return self.wins + self.draws + self.losses
 
     @property
+    def independent_games(self) -> int:
+        """The number of games where those that repeat others count once."""
+        return round(self.games - self.surplus.total()[0])
+
+    @property
     def win_rate(self) -> float:
         """Wins over games; 0 without games."""
         return self.wins / self.games if self.games else 0.0
@@ -63,8 +68,7 @@ class Score:
 
         Games that repeat others count once.
         """
-        games, wins = self.surplus.total()
-        return wilson_interval(round(self.wins - wins), round(self.games - games))
+        return wilson_interval(round(self.wins - self.surplus.total()[1]), self.independent_games)
 
     def add(self, reward: float, best_other: float, same: SameGame, *, by_invalid: bool = False) -> None:
         """Count one game by this side's reward and the best reward of the others.

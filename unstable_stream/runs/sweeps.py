@@ -132,21 +132,22 @@ class FirstAndLast(NamedTuple):
     """Share of games that the first one won."""
     after: float
     games: int
-    """Of the last one."""
+    """Of the last one; games that repeat others count once."""
 
 
 def first_and_last(view: RunView) -> dict[tuple[str, str], FirstAndLast]:
     """Return the results of a run by environment and opponent."""
     curves = {(matchup.env_id, matchup.label): view.curve(matchup) for matchup in view.matchups()}
     return {
-        met: FirstAndLast(curve[-1][0], curve[0][1].win_rate, curve[-1][1].win_rate, curve[-1][1].games)
+        met: FirstAndLast(update, curve[0][1].win_rate, last.win_rate, last.independent_games)
         for met, curve in curves.items()
+        for update, last in curve[-1:]
     }
 
 
 def final_rate(view: RunView) -> tuple[float, int] | None:
     """Return the mean over opponents and environments of the share that the last evaluated policy won, and
-    the number of all these games.
+    the number of all these games, where those that repeat others count once.
     """
     results = first_and_last(view).values()
     return (fmean(each.after for each in results), sum(each.games for each in results)) if results else None

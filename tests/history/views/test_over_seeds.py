@@ -41,6 +41,18 @@ def test_curves_are_means_over_seeds_with_intervals(runs: list[RunFacts]) -> Non
     mean, low, high = rates_interval([0.6, 0.8, 0.8], 15)
     assert (line.y[1], line.low and line.low[1], line.high and line.high[1]) == (mean, low, high)
     assert seeds_charts(runs[:1]) == []
+    lost = next(each for each in evaluation.series if "0.5" in each.name)
+    assert (lost.high or [])[1] == rates_interval([0.0, 0.0, 0.2], 1 + 1 + 5)[2], "five games are alike"
+
+
+def test_two_sweeps_are_two(runs: list[RunFacts]) -> None:
+    others = [replace(facts, about=facts.about | {"sweep": "other-1"}) for facts in runs]
+    names = [f"{sweep} · learning_rate={rate}" for sweep in (SWEEP, "other-1") for rate in ("0.001", "0.5")]
+    assert sorted(row.configuration for row in seeds_results([*runs, *others])) == names
+    lines = seeds_charts([*runs, *others])[0].series
+    assert sorted((line.name, line.counts) for line in lines) == [
+        (f"{name} · against random-legal", [15, 15]) for name in names
+    ]
 
 
 def test_a_band_begins_where_a_second_seed_has_come(runs: list[RunFacts]) -> None:
@@ -58,6 +70,7 @@ def test_the_table_counts_the_seeds_that_have_ended(
     low, high = sorted(seeds_results(runs), key=lambda row: row.configuration)
     assert (low.before, low.won) == pytest.approx((0.2, 2.2 / 3))
     assert high.by_seed == {0: 0.0, 1: 0.0}
+    assert high.high == rates_interval([0.0, 0.0], 1 + 1)[2], "the games of each seed are alike"
     pytest.importorskip("plotly")
     write_report(archive, [facts.run_id for facts in runs], tmp_path / "report.html", samples=0)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")

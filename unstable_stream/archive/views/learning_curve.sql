@@ -7,9 +7,10 @@
 -- model: Name of the trained model; NULL: the run trains one.
 -- policy_version: Learner update that made the policy; 0 the initial policy.
 -- games: Seats played; those of one model in one team count once.
+-- independent_games: Those that count for the interval: games against an opponent in the same seats that are all one and
+-- the same, move by move, count once.
 -- win_rate: Share won, 0 to 1.
--- win_rate_low: Lower bound of the 95 % Wilson interval; games against an opponent in the same seats that are all one
--- and the same, move by move, count once.
+-- win_rate_low: Lower bound of the 95 % Wilson interval.
 -- win_rate_high: Upper bound of the 95 % Wilson interval.
 -- draw_rate: Share drawn, 0 to 1.
 -- mean_reward: Mean final reward.
@@ -39,6 +40,7 @@ WITH by_seat AS (
 SELECT
     run_id, split, env_id, trained_model(model_uid) AS model, policy_version,
     sum(games)::BIGINT AS games,
+    round(sum(games / times))::BIGINT AS independent_games,
     sum(wins) / sum(games) AS win_rate,
     wilson_low(sum(wins / times), sum(games / times)) AS win_rate_low,
     wilson_high(sum(wins / times), sum(games / times)) AS win_rate_high,

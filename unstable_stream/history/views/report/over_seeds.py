@@ -1,6 +1,7 @@
 """Show a sweep: what each of its configurations won, as means over seeds with 95 % intervals."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from unstable_stream.algorithms.intervals import rates_interval
@@ -17,37 +18,51 @@ _SAYS: Final = (
 
 def seeds_results(runs: Sequence[RunFacts]) -> list[SeedsResult]:
     """Return the means over seeds of the runs of sweeps that have ended; none without such runs."""
-    return over_seeds(
-        {
-            Cell(facts.about["seed"], facts.about["varied"]): {
-                (change.env_id, change.opponent): FirstAndLast(
-                    change.after["version"],
-                    change.before["win_rate"],
-                    change.after["win_rate"],
-                    change.after["games"],
-                )
-                for change in before_and_after(facts)
+    return [
+        replace(result, configuration=name)
+        for name, of_seeds in _configurations(runs)
+        for result in over_seeds(
+            {
+                Cell(facts.about["seed"], facts.about["varied"]): {
+                    (change.env_id, change.opponent): FirstAndLast(
+                        change.after["version"],
+                        change.before["win_rate"],
+                        change.after["win_rate"],
+                        change.after["independent_games"],
+                    )
+                    for change in before_and_after(facts)
+                }
+                for facts in of_seeds
+                if is_over(facts.about["state"], facts.about["reason"] or "")
             }
-            for facts in runs
-            if facts.about["sweep"] and is_over(facts.about["state"], facts.about["reason"] or "")
-        }
-    )
+        )
+    ]
+
+
+def _configurations(runs: Sequence[RunFacts]) -> list[tuple[str, list[RunFacts]]]:
+    """Return each configuration in words, with its sweep's name if there are several, and its runs."""
+    found: dict[tuple[str, str], list[RunFacts]] = {}
+    for facts in runs:
+        if facts.about["sweep"]:
+            found.setdefault((facts.about["sweep"], facts.about["varied"]), []).append(facts)
+    several = len({sweep for sweep, _ in found}) > 1
+    return [
+        (" · ".join(filter(None, (sweep if several else "", varied_label(varied)))), of_seeds)
+        for (sweep, varied), of_seeds in found.items()
+    ]
 
 
 def seeds_charts(runs: Sequence[RunFacts]) -> list[Chart]:
     """Return the curves of each configuration; none where no configuration has two seeds."""
-    configurations: dict[str, list[RunFacts]] = {}
-    for facts in runs:
-        if facts.about["sweep"]:
-            configurations.setdefault(facts.about["varied"], []).append(facts)
-    if not any(len(each) > 1 for each in configurations.values()):
+    configurations = _configurations(runs)
+    if not any(len(each) > 1 for _, each in configurations):
         return []
 
     def chart(key: str, title: str, words: str, rows_of: Callable[[RunFacts], Sequence[Row]]) -> Chart:
         series = [
             each
-            for colour, (varied, of_seeds) in enumerate(configurations.items())
-            for each in _lines(varied_label(varied), colour, [rows_of(each) for each in of_seeds])
+            for colour, (name, of_seeds) in enumerate(configurations)
+            for each in _lines(name, colour, [rows_of(each) for each in of_seeds])
         ]
         says = f"{words}: {_SAYS}"
         return Chart(key, title, says, _BY_VERSION, "games won", series, percent=True, wide=True)
@@ -72,7 +87,8 @@ def _lines(name: str, colour: int, runs: Sequence[Sequence[Row]]) -> list[Series
         x, y, low, high, games = [], [], [], [], []
         for (version,), same in sorted(grouped(own, "version").items()):
             games.append(sum(row["games"] for row in same))
-            mean, *band = rates_interval([row["win_rate"] for row in same], games[-1])
+            independent = sum(row["independent_games"] for row in same)
+            mean, *band = rates_interval([row["win_rate"] for row in same], independent)
             x.append(version)
             y.append(mean)
             low.append(band[0] if len(same) > 1 else None)

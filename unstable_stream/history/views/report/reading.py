@@ -52,6 +52,7 @@ _RESULTS = f"""
     {_JUDGED}
     SELECT split, env_id, model, version, opponent, grouping(opponent) = 1 AS together,
         sum(games)::BIGINT AS games, sum(wins)::BIGINT AS wins, sum(draws)::BIGINT AS draws,
+        round(sum(games / times))::BIGINT AS independent_games,
         sum(wins) / sum(games) AS win_rate,
         wilson_low(sum(wins / times), sum(games / times)) AS low,
         wilson_high(sum(wins / times), sum(games / times)) AS high,
