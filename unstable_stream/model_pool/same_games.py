@@ -2,6 +2,10 @@
 
 Where all games of some players, by seat, are one and the same, move by move, they tell what one of them
 tells. So they count once for an interval and for a strength. What they count too much is their surplus.
+
+An outcome holds moves and ranks, not what chance dealt: where all games of some players have the same moves
+and ranks in spite of different deals (a policy that always folds), they count once too, and their interval is
+too wide.
 """
 
 from dataclasses import dataclass
