@@ -46,7 +46,7 @@ def test_every_committed_configuration_loads(path: Path) -> None:
         ({"modle": "x"}, "unknown key 'modle', did you mean model?; known here: name"),
         (
             {"learner": {"batchsize": 3}},
-            "'learner.batchsize', did you mean batch_size or mini_batch_size?; known here: iterations, b",
+            "'learner.batchsize', did you mean batch_size?; known here: iterations, b",
         ),
         ({"train_envs": [{"env_id": "A", "players": 2}]}, "unknown key 'train_envs.0.players'"),
         ({"train_envs": []}, "train_envs"),
