@@ -83,6 +83,6 @@ def test_markup_opens_the_models_turn(name: str, begins: str, ends: str) -> None
 def test_unknown_names_are_answered_with_the_known_ones() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"unknown prompt template 'qwen3'; expected one of answer, answer-chat, chat, def",
+        match=r"unknown prompt template 'qwen3'; did you mean qwen3-zs .*expected one of answer, answer-chat",
     ):
         get_template("qwen3")

@@ -97,7 +97,7 @@ def test_the_list_of_commands_and_the_events_load_no_commands_and_nothing_heavy(
         (["watch", "x"], "no event log at"),
         (["log", "tail", "runs"], "no event log at"),
         (["topics", "describe", "nope"], "no topic 'nope'; topics: checkpoints"),
-        (["topics", "describe", "game"], "no topic 'game'; did you mean games or game-outcomes? topics"),
+        (["topics", "describe", "game"], "no topic 'game'; did you mean games? topics"),
         (["quickstart", "--set", "algorithm=Reinforc"], "'Reinforc'; did you mean reinforce? known: "),
         (["quickstart", "--set", "engine=vlm"], "unknown engine 'vlm'; did you mean vllm? known: "),
         (["quickstart", "--set", "train_envs.0.template=chatt"], "template 'chatt'; did you mean chat? "),
