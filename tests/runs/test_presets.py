@@ -109,9 +109,7 @@ def test_a_preset_on_the_command_line_brings_its_advantage_into_a_file(first: bo
 
 def test_a_name_that_is_none_is_refused_with_those_there_are() -> None:
     assert set(PRESETS) == {*KINDS["algorithm"].presets, "a2c", "ppo"}
-    with pytest.raises(
-        ConfigError, match=r"unknown algorithm 'grp'; did you mean grpo\? known: .*dr-grpo"
-    ):
+    with pytest.raises(ConfigError, match=r"unknown algorithm 'grp'; did you mean grpo\? known: .*dr-grpo"):
         build_algorithm("grp")
     with pytest.raises(ConfigError, match="kl_coef compares with the base model"):
         parsed("algorithm.type=grpo", learner={"parameters": "all"})
