@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 from unstable_stream.errors import OffsetOutOfRangeError
 from unstable_stream.log.local.log import LocalLog, LocalProducer, LocalTransaction
+from unstable_stream.log.local.records import RowCodec
 from unstable_stream.log.local.threads import ReadThread, WriteThread
 from unstable_stream.log.port import (
     Consumer,
@@ -142,15 +143,19 @@ class Store:
         """Hide all but the newest record of each key on topics with the policy ``compact``; return how many
         records went.
         """
-        before = len(self.compacted)
+        before, codec = len(self.compacted), RowCodec(busy_timeout_s=1.0)
         with self._file() as connection:
             for number, *at in connection.execute(
                 "SELECT partition_id, name, partition FROM partitions JOIN topics USING (topic_id) "
                 "WHERE cleanup_policy = 'compact'"
             ).fetchall():
-                older = f'SELECT "offset" FROM records_{number} WHERE "offset" NOT IN '
-                older += f'(SELECT max("offset") FROM records_{number} GROUP BY key)'
-                self.compacted |= {(TopicPartition(*at), offset) for (offset,) in connection.execute(older)}
+                rows = connection.execute(
+                    f'SELECT "offset", key, layout_id, headers, value FROM records_{number} ORDER BY "offset"'
+                ).fetchall()
+                keys = {row[0]: codec.unpack(connection, *row[1:])[0] for row in rows}
+                newest = {key: offset for offset, key in keys.items()}
+                older = keys.keys() - newest.values()
+                self.compacted |= {(TopicPartition(*at), offset) for offset in older}
         return len(self.compacted) - before
 
     async def hold_back(self, at: TopicPartition) -> None:

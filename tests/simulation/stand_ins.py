@@ -96,7 +96,7 @@ class PretendTraining(Training):
         self.algorithm = algorithm
         self.settings = settings
         self.optimizer = torch.optim.AdamW(model.parameters())
-        self._networks = {}
+        self._networks, self._policy_groups = {}, 1
 
 
 class PretendLearner(StandardLearner):

@@ -34,7 +34,7 @@ from unstable_stream.events import (
 )
 
 UPDATES = 4
-_FORKED_AT = 2
+_FORKED_AT = 3
 _NEXT = ["report", "games", "sql", "watch", "verify", "why", "fork"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
