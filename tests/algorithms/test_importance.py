@@ -120,6 +120,9 @@ def test_how_many_tokens_are_masked_is_a_metric() -> None:
     assert totals["loss"].item() == pytest.approx(-fourth / _LIMIT)
 
 
-def test_a_trust_region_needs_bounds() -> None:
+def test_a_trust_region_needs_bounds_and_a_look_at_the_update() -> None:
+    algorithm = bound(Reinforce(trust_region="update", clip_low=0.2), BigramPolicy())
+    with pytest.raises(LearnerError, match="call begin_update"):
+        algorithm.update(algorithm.prepare_batch([sample([0], [1])]), scale=1.0, update=1)
     with pytest.raises(LearnerError, match="needs clip_low or clip_high"):
         Reinforce(trust_region="update")

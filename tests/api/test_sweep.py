@@ -270,6 +270,7 @@ def test_a_value_of_a_grid_makes_what_set_makes_of_it(tmp_path: Path) -> None:
         ([0], {"seed": [1, 2]}, "varied by seeds"),
         ([0], {"algorithm": [object()]}, "a value is a number"),
         ([0], {"learning_rat": [1, 2]}, r"did you mean learning_rate\?"),
+        ([0], {"learner.rate": [1, 2]}, "^--grid learner.rate: unknown key 'learner.rate'"),
         ([0], {"learning_rate": [-1.0]}, "learner.learning_rate"),
     ],
 )

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from unstable_stream.algorithms.base import TokenBatch
 from unstable_stream.algorithms.settings import ImportanceConfig
+from unstable_stream.errors import LearnerError
 
 _MAX_LOG_RATIO: Final = 20.0
 """Keeps a ratio finite (e^20 = 5e8). It is far above any useful ``is_clip``."""
@@ -56,7 +57,12 @@ def importance(settings: ImportanceConfig, logprobs: Tensor, batch: TokenBatch) 
     Args:
         logprobs: float32[N], under the policy that is trained.
         batch: with ``update_logprobs``, if the trust region lies around the policy of the update's start.
+
+    Raises:
+        LearnerError: it is without.
     """
+    if settings.trust_region == "update" and batch.update_logprobs is None:
+        raise LearnerError("trust_region = 'update': call begin_update before prepare_batch")
     old = logprobs if batch.update_logprobs is None else batch.update_logprobs
     log_ratio = _of_answers(settings, logprobs - batch.behaviour_logprobs, batch)
     if batch.update_logprobs is None:
@@ -65,22 +71,17 @@ def importance(settings: ImportanceConfig, logprobs: Tensor, batch: TokenBatch) 
         correction = _of_answers(settings, old - batch.behaviour_logprobs, batch).exp()
         moved = _of_answers(settings, logprobs - old, batch).exp()
     clipped = _beyond_clip(settings, moved, batch.advantages)
-    masked = torch.zeros_like(clipped)
-    if settings.mask_below is not None:
-        masked |= correction < settings.mask_below
-    if settings.mask_above is not None:
-        masked |= correction > settings.mask_above
-    if settings.is_clip is None:
-        truncated = torch.zeros_like(clipped)
-        # PPO's clipped objective is one of the ratio itself.
-        weight = correction if settings.clips else torch.ones_like(correction)
-    else:
-        truncated = correction > settings.is_clip
-        weight = correction.clamp(max=settings.is_clip)
+    low = 0.0 if settings.mask_below is None else settings.mask_below
+    high = torch.inf if settings.mask_above is None else settings.mask_above
+    masked = (correction < low) | (correction > high)
+    bound = torch.inf if settings.is_clip is None else settings.is_clip
+    # PPO's clipped objective is one of the ratio itself.
+    weight = (
+        correction.clamp(max=bound) if settings.is_clip or settings.clips else torch.ones_like(correction)
+    )
+    truncated = correction > bound
     if batch.update_logprobs is not None:
-        weight = weight * moved
-        if settings.is_clip is not None:
-            weight = weight.clamp(max=settings.is_clip)
+        weight = (weight * moved).clamp(max=bound)
     return Importance(log_ratio, weight * ~masked, truncated, masked, clipped)
 
 

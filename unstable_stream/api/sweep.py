@@ -118,7 +118,12 @@ def sweep(
         own: dict[str, Any] = dict(zip(varied, chosen, strict=True))
         changes = [(key, expanded(key, value, base.config.model)) for key, value in own.items()]
         given_all = settings | {"overrides": [*settings.get("overrides", ()), *changes, ("seed", seed)]}
-        made = build(config=config, data=data, log=log, **given_all).config  # a preset is resolved anew
+        try:
+            made = build(config=config, data=data, log=log, **given_all).config  # a preset is resolved anew
+        except ConfigError as error:
+            if (said := str(error)).startswith(tuple(f"--set {key}" for key in own)):
+                raise ConfigError(said.replace("--set", "--grid", 1)) from error
+            raise
         part = made.model_copy(update={"sweep": SweepConfig(name=name, varied=own)})
         cells[Cell(seed, json.dumps(own))] = part
     return Sweep(name, cells, base.place)

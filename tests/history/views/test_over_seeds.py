@@ -71,7 +71,6 @@ def test_the_table_counts_the_seeds_that_have_ended(
     assert (low.before, low.won) == pytest.approx((0.2, 2.2 / 3))
     assert high.by_seed == {0: 0.0, 1: 0.0}
     assert high.high == rates_interval([0.0, 0.0], 1 + 1)[2], "the games of each seed are alike"
-    pytest.importorskip("plotly")
     write_report(archive, [facts.run_id for facts in runs], tmp_path / "report.html", samples=0)
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert f"<h1>Sweep {SWEEP}</h1>" in page
