@@ -76,9 +76,9 @@ def importance(settings: ImportanceConfig, logprobs: Tensor, batch: TokenBatch) 
     masked = (correction < low) | (correction > high)
     bound = torch.inf if settings.is_clip is None else settings.is_clip
     # PPO's clipped objective is one of the ratio itself.
-    weight = (
-        correction.clamp(max=bound) if settings.is_clip or settings.clips else torch.ones_like(correction)
-    )
+    weight = correction.clamp(max=bound)
+    if not (settings.is_clip or settings.clips):
+        weight = torch.ones_like(correction)
     truncated = correction > bound
     if batch.update_logprobs is not None:
         weight = (weight * moved).clamp(max=bound)
