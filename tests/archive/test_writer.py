@@ -4,6 +4,7 @@ import resource
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import patch
 
 import duckdb
 import msgspec
@@ -198,6 +199,27 @@ def test_a_batch_that_another_writer_stored_is_not_stored_again(archive_at: Arch
         assert second.write(records[:150]).records == 10
         assert first.write(records).records == len(records) - 150
     assert content(path, numbered=True) == _archive(archive_at("one"), [records])
+
+
+def test_a_batch_is_built_once_though_others_write_meanwhile(tmp_path: Path) -> None:
+    """Archivers of two runs do, of other partitions. Built anew each time, it might never be stored."""
+    records, path = stored(made_up_run()), tmp_path / "archive.duckdb"
+    mine = [record for record in records if record.topic == "steps"]
+    others = [record for record in records if record.topic != "steps"]
+    with ArchiveWriter(path) as first, ArchiveWriter(path) as second:
+        late, later = first.prepare(mine[:9]), first.prepare(mine[9:30])
+        second.write(others)
+        with patch.object(ArchiveWriter, "prepare", side_effect=AssertionError("built anew")):
+            assert first.store(late).records == 9
+            assert first.store(later).records == 21
+        # The other one has these events under other positions: only that is a reason.
+        late = first.prepare(mine[30:])
+        second.write([msgspec.structs.replace(r, partition=r.partition + 90) for r in mine[30:]])
+        assert first.store(late).duplicates == len(mine) - 30
+    numbers = "SELECT count(DISTINCT record_number), max(record_number) + 1 FROM events"
+    count = len(records) + len(mine) - 30
+    assert query(path, numbers).rows == [(count, count)]
+    assert query(path, "SELECT count(*) FROM steps").rows == [(len(mine),)]
 
 
 def test_reader_waits_for_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,8 +170,10 @@ class RowBatch:
     duplicates: int
     """The number of events that the archive held already, from another position."""
     rejected: Sequence[Rejection]
-    numbers: Sequence[int] = ()
-    """The record number of each record."""
+    records: int = 0
+    """The number of records. Each row of the tables has the number of its record."""
+    others_up_to: int = 0
+    """The record number up to which other processes' events were known when the events were looked up."""
 
 
 def build_batch(
@@ -206,7 +208,7 @@ def build_batch(
         [event_id for part in parts for event_id in part.event_ids],
         sum(part.duplicates for part in parts),
         [reject for part in parts for reject in part.rejected],
-        numbers,
+        len(records),
     )
 
 

@@ -2,8 +2,10 @@
 
 A batch's transaction, while the file's write lock is held:
 
-1. compare the stored positions with those the batch was built on;
-2. insert the raw rows and the typed rows, but of runs that were dropped;
+1. compare the stored positions with those the batch was built on, and the events that other processes have
+   stored since with those of the batch;
+2. number the records from the next number on; insert the raw rows and the typed rows, but of runs that were
+   dropped;
 3. store the next position of every partition, and the next record number; commit, and let go of the file.
 
 An event published twice, at two positions or on two logs, is recognised by its id. In memory an id is known
@@ -16,6 +18,7 @@ would use the place of deleted rows for new ones, but seldom give it back.
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -45,12 +48,14 @@ class FileStore:
         self._archive = WritableArchive(path)
         # Hashes strings the way the file's engine does, without the file.
         self._hasher = duckdb.connect(config={"threads": 1})
+        self._stored_up_to = 0
+        """The archive's next record number when it was last held."""
+        self._others_up_to = 0
+        """The record number up to which the events of other processes are in ``_seen``."""
+        # These two are ahead of the file by batches that are built and not yet stored.
         self._seen = KeySet[np.uint64]()
-        self._seen_up_to = 0
-        # What follows, and the hashes, are ahead of the file by batches that are built and not yet stored.
-        self._next_record = 0
         self._unstored: set[str] = set()
-        self._unstored_lock = threading.Lock()
+        self._ids_lock = threading.Lock()
 
     def positions(self) -> dict[LogPartition, int]:
         """Return the stored positions; see :class:`.writing.Store`."""
@@ -62,25 +67,21 @@ class FileStore:
                 raise lacks_records(self.path)
             self.archive_id = archive_id
             stored = _positions(connection)
-            # Others have written. Where rows of ours are not stored yet, they may have stored just as many.
-            if self._unstored or next_record != self._next_record:
-                found = connection.execute(_HASHES, [self._seen_up_to, next_record])
-                self._seen.add(np.asarray(found.fetchnumpy()["h"], dtype=np.uint64))
-        self._next_record = self._seen_up_to = next_record
-        with self._unstored_lock:
+            self._learn_of_others(connection, next_record)
+        with self._ids_lock:
             self._unstored.clear()
         return stored
 
     def build(self, records: Sequence[StoredRecord], log_id: str) -> RowBatch:
         """Build rows; see :class:`.writing.Store`."""
-        batch = build_batch(
-            records, self._unseen, log_id, range(self._next_record, self._next_record + len(records))
-        )
-        self._next_record += len(records)
-        self._seen.add(self._hashes(batch.event_ids))
-        with self._unstored_lock:
+        # Before the events are looked up: more of others may be learned of while this builds.
+        others_up_to = self._others_up_to
+        batch = build_batch(records, self._unseen, log_id)
+        hashes = self._hashes(batch.event_ids)
+        with self._ids_lock:
+            self._seen.add(hashes)
             self._unstored.update(batch.event_ids)
-        return batch
+        return replace(batch, others_up_to=others_up_to)
 
     def append(
         self, batch: RowBatch, before: Mapping[LogPartition, int], after: Mapping[LogPartition, int]
@@ -89,15 +90,17 @@ class FileStore:
         with self._archive.held() as connection:
             stored = _positions(connection)
             ((next_record,),) = connection.execute("SELECT next_record FROM schema_version").fetchall()
-            if any(stored.get(place, 0) != offset for place, offset in before.items()) or (
-                batch.numbers and batch.numbers[0] != next_record
-            ):
+            if any(stored.get(place, 0) != offset for place, offset in before.items()):
+                return False
+            self._learn_of_others(connection, next_record)
+            if batch.others_up_to < self._others_up_to and _overlap(connection, batch):
                 return False
             try:
-                self._insert(connection, batch, after)
+                self._insert(connection, batch, after, next_record)
             except duckdb.Error as error:
                 raise ArchiveError(f"could not write to the archive {self.path}: {error}") from error
-        with self._unstored_lock:
+        self._stored_up_to = next_record + batch.records
+        with self._ids_lock:
             self._unstored.difference_update(batch.event_ids)
         return True
 
@@ -153,6 +156,15 @@ class FileStore:
             self._hasher.close()
             self._archive.close()
 
+    def _learn_of_others(self, connection: Connection, next_record: int) -> None:
+        """Note the events that came into the archive since it was last held."""
+        if next_record == self._stored_up_to:
+            return
+        found = connection.execute(_HASHES, [self._stored_up_to, next_record]).fetchnumpy()["h"]
+        with self._ids_lock:
+            self._seen.add(np.asarray(found, dtype=np.uint64))
+        self._others_up_to = self._stored_up_to = next_record
+
     def _hashes(self, event_ids: Sequence[str]) -> NDArray[np.uint64]:
         if not event_ids:
             return np.empty(0, dtype=np.uint64)
@@ -161,11 +173,13 @@ class FileStore:
         return np.asarray(hashes, dtype=np.uint64)
 
     def _unseen(self, event_ids: Sequence[str]) -> Sequence[bool]:
-        suspects = self._seen.contains(self._hashes(event_ids))
+        hashes = self._hashes(event_ids)
+        with self._ids_lock:
+            suspects = self._seen.contains(hashes)
         if not suspects.any():
             return [True] * len(event_ids)
         names = [event_id for event_id, suspect in zip(event_ids, suspects, strict=True) if suspect]
-        with self._unstored_lock:
+        with self._ids_lock:
             known = self._unstored.intersection(names)
         connection = connect_file(self.path, read_only=True, files=False)
         with naming_damage(self.path, connection):
@@ -176,20 +190,23 @@ class FileStore:
             known.update(row[0] for row in stored.fetchall())
         return [event_id not in known for event_id in event_ids]
 
-    def _insert(self, connection: Connection, batch: RowBatch, after: Mapping[LogPartition, int]) -> None:
+    def _insert(
+        self, connection: Connection, batch: RowBatch, after: Mapping[LogPartition, int], first_number: int
+    ) -> None:
         connection.execute("BEGIN")
         # Asked here, under the lock: a run may have been dropped since the batch was built.
         ((dropped,),) = connection.execute("SELECT count(*) FROM dropped_runs").fetchall()
         for name, table in batch.tables.items():
             connection.register("batch", table)
             kept = _NOT_DROPPED if dropped and "run_id" in table.column_names else ""
-            connection.execute(f'INSERT INTO "{name}" BY NAME SELECT * FROM batch{kept}')
+            numbered = f"REPLACE (record_number + {first_number} AS record_number)" if batch.records else ""
+            connection.execute(f'INSERT INTO "{name}" BY NAME SELECT * {numbered} FROM batch{kept}')
             connection.unregister("batch")
         connection.executemany(
             'INSERT OR REPLACE INTO positions (log_id, topic, "partition", next_offset) VALUES (?, ?, ?, ?)',
             [(*place, offset) for place, offset in after.items()],
         )
-        connection.execute("UPDATE schema_version SET next_record = next_record + ?", [len(batch.numbers)])
+        connection.execute("UPDATE schema_version SET next_record = next_record + ?", [batch.records])
         connection.execute("COMMIT")
 
 
@@ -202,9 +219,21 @@ def _positions(connection: Connection) -> dict[LogPartition, int]:
     return {LogPartition(log_id, topic, partition): offset for log_id, topic, partition, offset in rows}
 
 
+def _overlap(connection: Connection, batch: RowBatch) -> bool:
+    """Whether others have stored an event of the batch since it was built."""
+    connection.register("batch", pa.table({"id": pa.array(batch.event_ids, pa.string())}))
+    ((found,),) = connection.execute(_OVERLAP, [batch.others_up_to]).fetchall()
+    connection.unregister("batch")
+    return bool(found)
+
+
 _NOT_DROPPED: Final = " WHERE run_id IS NULL OR run_id NOT IN (SELECT run_id FROM dropped_runs)"
 _HASHES: Final = """
 SELECT hash(event_id) AS h FROM events WHERE record_number >= ? AND record_number < ? AND type IS NOT NULL
+"""
+_OVERLAP: Final = """
+SELECT count(*) FROM events
+WHERE record_number >= ? AND type IS NOT NULL AND event_id IN (SELECT id FROM batch)
 """
 _SAME_ARCHIVE: Final = """
 UPDATE schema_version SET archive_id = old.archive_id, next_record = old.next_record

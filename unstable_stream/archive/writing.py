@@ -107,7 +107,7 @@ class ArchiveStore(Protocol):
         """
 
     def build(self, records: Sequence[StoredRecord], log_id: str) -> RowBatch:
-        """Turn records that are new by position into rows with record numbers of their own.
+        """Turn records that are new by position into rows.
 
         One thread builds at a time; another may append meanwhile.
         """
@@ -118,8 +118,8 @@ class ArchiveStore(Protocol):
         """Store rows together with positions, all or nothing, without the rows of runs that were dropped.
 
         Returns:
-            ``False``: another process has written since; the positions are not ``before``, or the record
-            numbers are given away. Nothing was stored.
+            ``False``: another process has moved the positions on from ``before``, or stored an event of the
+            batch. Nothing was stored.
         """
 
     def take_out(self, dropped: DroppedRun) -> int:
