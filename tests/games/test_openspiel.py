@@ -147,6 +147,7 @@ def test_who_knows_something_else_is_shown_something_else(name: str) -> None:
         ("kuhn_poker", "kuhn-board", 12),
         ("kuhn_poker", "kuhn-numbers", 12),
         ("leduc_poker", "leduc-board", 288),
+        ("leduc_poker", "leduc-numbers", 288),
     ],
 )
 def test_boards_tell_all_but_the_suits(name: str, template: str, different: int) -> None:

@@ -17,7 +17,7 @@ class GameFilter(TypedDict, total=False):
     env: str | None
     """Part of the environment's id."""
     model: str | None
-    """Uid of a model that played."""
+    """Uid of a model that played, or a pattern: ``ckpt-*000012``."""
     opponent: str | None
     """The opponent of ``model``, or of any checkpoint."""
     seat: int | None

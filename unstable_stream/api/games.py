@@ -63,7 +63,7 @@ _CONDITIONS: Final = {
     "split": "g.split = $split",
     "state": "g.state = $state",
     "env": "contains(lower(g.env_id), lower($env))",
-    "model": "list_contains(g.models, $model)",
+    "model": "len(list_filter(g.models, lambda uid: uid GLOB $model)) > 0",
     "min_moves": "g.num_turns >= $min_moves",
     "max_moves": "g.num_turns <= $max_moves",
     "update": "g.game_id IN (SELECT game_id FROM steps WHERE step_id IN (SELECT step_id FROM update_steps "
@@ -111,7 +111,7 @@ def find_games(
     conditions = [condition for name, condition in _CONDITIONS.items() if name in given]
     of_seat = [condition for name, condition in _OF_SEAT.items() if name in given]
     if of_seat:
-        of_seat.append("s.model_uid = $model" if "model" in given else "s.kind = 'checkpoint'")
+        of_seat.append("s.model_uid GLOB $model" if "model" in given else "s.kind = 'checkpoint'")
         conditions.append(f"g.game_id IN (SELECT game_id FROM players AS s WHERE {' AND '.join(of_seat)})")
     values = {name: value for name, value in given.items() if f"${name}" in " ".join(conditions)}
     values |= {"limit": limit, "offset": asked["offset"]}

@@ -124,6 +124,27 @@ def format_leduc_board(observation: str) -> str:
     return _board("SimpleTak", seat, _free(known, 3), [*marks, any(public)])
 
 
+def format_leduc_numbers(observation: str) -> str:
+    """Return the same, with what the player knows in four words that the tiny player tells apart.
+
+    Cell 4 is the rank of the card, ``4`` to ``6``, cell 7 that of the public card, ``7`` to ``9``, or ``10``.
+    Cell 10 says how round 1 went, cell 13 round 2: ``3`` for no move yet, ``11`` for Call, ``12`` for Raise,
+    ``13`` for Call and Raise, ``14`` for two raises, ``15`` for those after a call. A call that ends round 1
+    is left out: the public card tells of it.
+    """
+    rounds = ("Moves of round 1", "Moves of round 2")
+    seat, known = _read("leduc_poker", observation, ("Your card", "Public card", *rounds))
+    cells = [*_free(known, 3), *"X" * 13]
+    cells[4] = str(4 + _CARDS.index(known["Your card"][0]))
+    cells[7] = str(7 + _CARDS.index(known["Public card"][0])) if any(_card(known["Public card"])) else "10"
+    for cell, name in zip((10, 13), rounds, strict=True):
+        played = _moves(known[name])
+        raises = played.count("Raise")
+        kind = 1 + 2 * raises - (played[:1] == ["Raise"])
+        cells[cell] = str(10 + kind) if played else "3"
+    return _rows("SimpleTak", seat, cells)
+
+
 def _read(game: str, observation: str, wanted: Sequence[str]) -> tuple[int, dict[str, str]]:
     """Return the seat, and the lines of an observation by what they begin with."""
     known = dict(_LINE.findall(observation))
@@ -167,5 +188,6 @@ BOARD_TEMPLATES: dict[str, Callable[[str], str]] = {
     "kuhn-board": format_kuhn_board,
     "kuhn-numbers": format_kuhn_numbers,
     "leduc-board": format_leduc_board,
+    "leduc-numbers": format_leduc_numbers,
 }
 """Template name to the wording; :func:`~unstable_stream.games.templates.extract_cell` reads the answers."""

@@ -117,7 +117,7 @@ def games_command(
         split: Only games of this split.
         state: Only games that got so far.
         env: Only games of environments with this in the name.
-        model: Only games this model played in.
+        model: Only games this model played in; a pattern may stand for it.
         opponent: Only games in which the --model, or any checkpoint, met this one.
         seat: Only games in which the --model, or any checkpoint, had this seat.
         result: How it ended for the --model, or without one for any checkpoint.

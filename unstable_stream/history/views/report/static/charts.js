@@ -127,6 +127,22 @@
       }] }
     };
   }
+  // The games behind the point of a line that is nearest to the pointer: those trained on in its update, or played by its
+  // checkpoint. A report has no list of games to lead to.
+  function openGames(one) {
+    var plot = one.plot, at = plot.cursor.idx, by = { "learner update": "update", "policy version (learner updates so far)": "model" }[one.chart.x_title];
+    if (!place.dataset.games || !by || at === null || at === undefined) { return; }
+    var apart = one.chart.series.map(function (series, number) {
+      var y = plot.data[3 * number + 1][at];
+      return y === null || y === undefined || one.hidden[series.name] ? Infinity : Math.abs(plot.valToPos(y, "y") - plot.cursor.top);
+    });
+    var least = Math.min.apply(null, apart);
+    if (least === Infinity) { return; }
+    var nearest = one.chart.series[apart.indexOf(least)];
+    var asked = new URLSearchParams({ run: new URLSearchParams(place.dataset.charts.split("?")[1]).getAll("run")[nearest.run] });
+    asked.set(by, by === "update" ? plot.data[0][at] : "ckpt-*" + String(plot.data[0][at]).padStart(6, "0"));
+    location.href = place.dataset.games + "?" + asked;
+  }
   function legend(one) {
     var chart = one.chart, where = one.figure.querySelector(".legend");
     where.replaceChildren.apply(where, chart.series.map(function (series, place) {
@@ -154,6 +170,10 @@
     one.chart.series.forEach(function (series, place) {
       if (one.hidden[series.name]) { [1, 2, 3].forEach(function (part) { one.plot.setSeries(3 * place + part, { show: false }); }); }
     });
+    // A click, and neither the end of a zoom nor the first half of a double click.
+    var pressedAt = null, soon = null;
+    one.plot.over.addEventListener("mousedown", function (event) { pressedAt = event.clientX; clearTimeout(soon); });
+    one.plot.over.addEventListener("click", function (event) { if (pressedAt === event.clientX && event.detail < 2) { soon = setTimeout(openGames, 300, one); } });
     one.plot.root.setAttribute("role", "img");
     one.plot.root.setAttribute("aria-label", one.chart.title + ". " + one.chart.says + " The numbers are in the table below.");
     one.figure.dataset.drawn = "";
