@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -222,7 +223,9 @@ def test_a_run_that_is_killed_in_its_process_is_resumed(tmp_path: Path) -> None:
     assert len(end.failed) == 1
     assert "is being run by another process" in refused[0]
     lines: list[str] = []
-    assert sweep.start(jobs=2, report=lines.append).ended == 2
+    with patch("unstable_stream.api.sweep._PROGRESS_S", 0.2):
+        assert sweep.start(jobs=2, report=lines.append).ended == 2
+    assert any(" of 1 updates after 0:" in line for line in lines), "it tells how far each run is"
     assert f"resumed, {end.failed[0]}" in lines[0]
     assert [run.audit().ok for run in sweep.runs] == [True, True]
 

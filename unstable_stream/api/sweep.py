@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -27,8 +28,9 @@ from unstable_stream.api.place import DEFAULT_LOG, Place
 from unstable_stream.api.run import Run, open_run
 from unstable_stream.api.settings import expanded, full_key
 from unstable_stream.errors import ConfigError, RunError, UnstableStreamError
-from unstable_stream.events import Metrics, event_id
+from unstable_stream.events import LearnerUpdate, Metrics, event_id
 from unstable_stream.extensions import needs_this_process
+from unstable_stream.log.port import EventLog
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.history import RunStatus, list_runs
@@ -59,8 +61,9 @@ _PROGRAM: Final = (
     "sys.exit(run_one(*json.load(sys.stdin)))"
 )
 _LAST_LINES: Final = 3
+_PROGRESS_S: Final = 300.0
 Report: TypeAlias = Callable[[str], None]
-"""Called with a line for each run that begins or ends."""
+"""Called with a line for each run that begins or ends, and every five minutes for one that goes on."""
 
 
 class SweepEnd(NamedTuple):
@@ -191,7 +194,7 @@ class Sweep:
             stop_worse: take the seeds in turn, each for all configurations. A configuration whose 95 %
                 interval of the final win rate over its seeds lies below that of the best one gets no more.
             allow_code: code that a run that is resumed may load beside its own, as for :meth:`Run.resume`.
-            report: called with a line for each run that begins or ends.
+            report: called with lines that say which runs begin and end, and how far they are.
 
         Raises:
             ConfigError: the runs cannot go on beside each other.
@@ -297,10 +300,11 @@ class Sweep:
             order = (config.model_dump(mode="json"), *place, run_id, [*allow_code] if known else None)
             environment, began = free.pop(), time.monotonic()
             self._waits = here and not may_run_here()
-            error = run_one(*order) if here else self._run_beside(order, environment, lock)
+            with self._telling(cell, said, report):
+                error = run_one(*order) if here else self._run_beside(order, environment, lock)
             self._waits = False
             free.append(environment)
-            minutes = "{}:{:02} minutes".format(*divmod(int(time.monotonic() - began), 60))
+            minutes = _minutes_since(began)
             run = self._recorded().get(cell)
             if run is not None and _has_ended(run):
                 rate = final_rate(self._view(run))
@@ -320,6 +324,32 @@ class Sweep:
             with ThreadPoolExecutor(len(environments), "sweep") as pool:
                 list(pool.map(play, left))
         return failed
+
+    @contextlib.contextmanager
+    def _telling(self, cell: Cell, said: str, report: Report) -> Iterator[None]:
+        """Report now and then how many updates of a run have been made."""
+        over, began = threading.Event(), time.monotonic()
+
+        async def made(log: EventLog, run: RunStatus) -> int:
+            updates = run_events(log, (LearnerUpdate.TOPIC,), run.run_id)
+            return max(
+                [event.update async for _, event in updates if isinstance(event, LearnerUpdate)] or [0]
+            )
+
+        def tell() -> None:
+            while not over.wait(_PROGRESS_S):
+                run = self._recorded().get(cell)
+                done = self.place.ask_log(partial(made, run=run)) if run else 0
+                of = self._cells[cell].learner.iterations
+                report(f"{said} {done} of {of} updates after {_minutes_since(began)}")
+
+        teller = threading.Thread(target=tell, daemon=True)
+        teller.start()
+        try:
+            yield
+        finally:
+            over.set()
+            teller.join()
 
     def _run_beside(self, order: Sequence[Any], environment: Mapping[str, str], lock: int) -> str | None:
         """Do :func:`run_one` in a process of its own, ``Any``: with what it takes."""
@@ -409,6 +439,10 @@ def environments_of(jobs: int, gpus: int) -> list[dict[str, str]]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(gpus)))
     names = visible.split(",")
     return [{"CUDA_VISIBLE_DEVICES": ",".join(names[job % gpus :: jobs])} for job in range(jobs)]
+
+
+def _minutes_since(began: float) -> str:
+    return "{}:{:02} minutes".format(*divmod(int(time.monotonic() - began), 60))
 
 
 def _has_ended(run: RunStatus) -> bool:

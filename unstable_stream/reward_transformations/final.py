@@ -109,6 +109,10 @@ class RoleAdvantageFormatter(FinalRewardTransform):
     *before* this reward. Only trained seats move their baseline (all, if given a plain dict). This is the
     role-conditioned advantage estimation of SPIRAL (Liu et al. 2025, arXiv:2506.24119, section 3.3).
 
+    Results come in the order in which games end. Where short games are played in step, those that end
+    together are alike in length, and so in what was played: a mean of fewer games than are played at once
+    follows them, and takes from a game a part of what its own moves have earned. Use a smaller ``tau`` then.
+
     There the seat is the role. Where an environment deals roles to the seats, ``by="role"`` has a baseline
     for each role instead, and ``r`` is the mean of the trained seats that were dealt it: one game moves a
     baseline once. A seat without a role has its own baseline.
