@@ -1,10 +1,11 @@
 """The page in a real browser: every plot is drawn, nothing complains, and no attack comes through."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.ui.web.browser import NEEDS_BROWSER, opened_tab
+from tests.ui.web.browser import NEEDS_BROWSER, mouse, opened_tab
 from unstable_stream.history.views.report import write_report
 
 pytestmark = pytest.mark.longer
@@ -29,4 +30,9 @@ def test_the_page_draws_itself(archive: Path, tmp_path: Path) -> None:
             " slider.dispatchEvent(new Event('input')); }"
         )
         tab.wait(f"{picture} !== window.before")
+        figure = "document.querySelector('figure[data-key=reward]')"
+        tab.ask(mouse(figure, *((kind, 0.5) for kind in ("mousemove", "mousedown", "mouseup", "click"))))
+        tab.wait(f"{figure}.querySelector('.games code') !== null")
+        said = tab.ask(f"{figure}.querySelector('.games code').innerText")
+        assert re.fullmatch(r"unstable-stream games --run run-[ab] --update '\d+'", said), said
         assert tab.complaints == []

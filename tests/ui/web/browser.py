@@ -126,3 +126,14 @@ def _port(file: Path, process: "subprocess.Popen[bytes]") -> int:
             return int(file.read_text().splitlines()[0])
         time.sleep(_BETWEEN_LOOKS_S)
     raise TimeoutError("the browser did not start")
+
+
+def mouse(figure: str, *events: tuple[str, float]) -> str:
+    """Return what does this over a plot, each at a share of its width."""
+    return (
+        f"(() => {{ const over = {figure}.querySelector('.u-over'), box = over.getBoundingClientRect();"
+        f"for (const [kind, share] of {json.dumps(events)})"
+        "{ over.dispatchEvent(new MouseEvent(kind, { bubbles: true, button: 0, view: window,"
+        "  clientX: box.left + share * box.width, clientY: box.top + box.height / 2,"
+        "  movementX: 1, movementY: 1 })); } })()"
+    )

@@ -1,6 +1,5 @@
 """The pages in a real browser: they follow a run, can be asked and read by all, and obey no model."""
 
-import json
 import time
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -9,7 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from tests.archive.history import made_up_run, stored
-from tests.ui.web.browser import NEEDS_BROWSER, Tab
+from tests.ui.web.browser import NEEDS_BROWSER, Tab, mouse
 from tests.ui.web.conftest import RECORDED, visited
 from unstable_stream.api.place import Place
 from unstable_stream.archive import ArchiveWriter
@@ -114,17 +113,6 @@ def test_what_another_site_asks_is_asked_by_hand(tab: Tab, data: Path) -> None:
         tab.wait("document.querySelector('#rows td')?.innerText === '41'")
 
 
-def _mouse(figure: str, *events: tuple[str, float]) -> str:
-    """Return what does this over a plot, each at a share of its width."""
-    return (
-        f"(() => {{ const over = {figure}.querySelector('.u-over'), box = over.getBoundingClientRect();"
-        f"for (const [kind, share] of {json.dumps(events)})"
-        "{ over.dispatchEvent(new MouseEvent(kind, { bubbles: true, button: 0, view: window,"
-        "  clientX: box.left + share * box.width, clientY: box.top + box.height / 2,"
-        "  movementX: 1, movementY: 1 })); } })()"
-    )
-
-
 def test_zoom_and_hidden_lines_outlive_a_refresh(tab: Tab, tmp_path: Path) -> None:
     place = Place.at(tmp_path / "data")
     events = stored(made_up_run("run-c", updates=12))
@@ -136,7 +124,7 @@ def test_zoom_and_hidden_lines_outlive_a_refresh(tab: Tab, tmp_path: Path) -> No
         tab.ask(f"{figure}.scrollIntoView()")
         tab.wait(f"{figure}.dataset.drawn !== undefined")
         tab.ask(f"{figure}.querySelector('.legend-line').click()")
-        tab.ask(_mouse(figure, ("mousemove", 0.3), ("mousedown", 0.3), ("mousemove", 0.7), ("mouseup", 0.7)))
+        tab.ask(mouse(figure, ("mousemove", 0.3), ("mousedown", 0.3), ("mousemove", 0.7), ("mouseup", 0.7)))
         tab.wait(f"Number({figure}.dataset.from) > 1")
         zoomed = tab.ask(f"[{figure}.dataset.from, {figure}.dataset.to]")
         writer.write(events[len(events) // 2 :])
@@ -145,7 +133,7 @@ def test_zoom_and_hidden_lines_outlive_a_refresh(tab: Tab, tmp_path: Path) -> No
         assert tab.ask(f"[{figure}.dataset.from, {figure}.dataset.to]") == zoomed
         assert tab.ask(f"{figure}.querySelector('.legend-line').getAttribute('aria-pressed')") == "false"
         tab.ask(f"{figure}.querySelector('.legend-line').click()")
-        tab.ask(_mouse(figure, *((kind, 0.5) for kind in ("mousemove", "mousedown", "mouseup", "click"))))
+        tab.ask(mouse(figure, *((kind, 0.5) for kind in ("mousemove", "mousedown", "mouseup", "click"))))
         tab.wait("location.pathname.endsWith('/games') && document.querySelector('#games td') !== null")
         asked = parse_qs(urlsplit(tab.ask("location.href")).query)
         assert asked["run"] == ["run-c"]

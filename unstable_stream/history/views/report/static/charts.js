@@ -128,10 +128,10 @@
     };
   }
   // The games behind the point of a line that is nearest to the pointer: those trained on in its update, or played by its
-  // checkpoint. A report has no list of games to lead to.
+  // checkpoint. A report, which has no list of games, says how to find them.
   function openGames(one) {
     var plot = one.plot, at = plot.cursor.idx, by = { "learner update": "update", "policy version (learner updates so far)": "model" }[one.chart.x_title];
-    if (!place.dataset.games || !by || at === null || at === undefined) { return; }
+    if (!by || at === null || at === undefined) { return; }
     var apart = one.chart.series.map(function (series, number) {
       var y = plot.data[3 * number + 1][at];
       return y === null || y === undefined || one.hidden[series.name] ? Infinity : Math.abs(plot.valToPos(y, "y") - plot.cursor.top);
@@ -139,9 +139,11 @@
     var least = Math.min.apply(null, apart);
     if (least === Infinity) { return; }
     var nearest = one.chart.series[apart.indexOf(least)];
-    var asked = new URLSearchParams({ run: new URLSearchParams(place.dataset.charts.split("?")[1]).getAll("run")[nearest.run] });
-    asked.set(by, by === "update" ? plot.data[0][at] : "ckpt-*" + String(plot.data[0][at]).padStart(6, "0"));
-    location.href = place.dataset.games + "?" + asked;
+    var run = place.dataset.runs.split(" ")[nearest.run], wanted = by === "update" ? plot.data[0][at] : "ckpt-*" + String(plot.data[0][at]).padStart(6, "0");
+    if (place.dataset.games) { location.href = place.dataset.games + "?" + new URLSearchParams([["run", run], [by, wanted]]); return; }
+    var told = one.figure.querySelector(".games") || element("p", { "class": "games" });
+    told.replaceChildren("The games behind this point: ", element("code", {}, ["unstable-stream games --run " + run + " --" + by + " '" + wanted + "'"]));
+    one.figure.querySelector(".legend").after(told);
   }
   function legend(one) {
     var chart = one.chart, where = one.figure.querySelector(".legend");
