@@ -5,6 +5,33 @@ from pathlib import Path
 
 import pytest
 
+from tests.archive.content import content
+from tests.archive.history import made_up_run, stored
+from tests.conftest import Archives
+from unstable_stream.archive import ArchiveWriter
+from unstable_stream.log.stores.archive_address import is_shared
+
+
+@pytest.fixture(scope="session")
+def whole_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A DuckDB file in which all records of :func:`made_up_run` were stored once, in one batch."""
+    path = tmp_path_factory.mktemp("whole") / "archive.duckdb"
+    with ArchiveWriter(path) as writer:
+        writer.write(stored(made_up_run()))
+    return path
+
+
+@pytest.fixture(scope="session")
+def whole(whole_file: Path) -> dict[str, list[str]]:
+    """What any archive of them must have, but for the numbers of the records."""
+    return content(whole_file)
+
+
+@pytest.fixture
+def once(archive_at: Archives, whole_file: Path) -> dict[str, list[str]]:
+    """What an archive of this test's kind must have, with the numbers where they are always the same."""
+    return content(whole_file, numbered=not is_shared(archive_at("any")))
+
 
 @pytest.fixture
 def address(tmp_path: Path) -> str:

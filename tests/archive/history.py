@@ -222,7 +222,7 @@ def made_up_run(run_id: str = "run-a", updates: int = 6, *, finished: bool = Tru
     return events
 
 
-def with_texts(run_id: str) -> list[Event]:
+def with_texts(run_id: str, updates: int = 6) -> list[Event]:
     """Return a run with a text of 200 kB in each trajectory that nothing can compress much."""
     chosen = random.Random(run_id)
 
@@ -232,7 +232,7 @@ def with_texts(run_id: str) -> list[Event]:
         turn = msgspec.structs.replace(event.turns[0], prompt=chosen.randbytes(100_000).hex())
         return msgspec.structs.replace(event, turns=(turn, *event.turns[1:]))
 
-    return list(map(padded, made_up_run(run_id)))
+    return list(map(padded, made_up_run(run_id, updates)))
 
 
 def stored(events: list[Event], partitions: int = 2) -> list[StoredRecord]:

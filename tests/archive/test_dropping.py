@@ -43,11 +43,11 @@ def _fill(archive: ArchiveAddress, records: Sequence[StoredRecord]) -> None:
 
 def test_the_space_comes_back_and_the_other_run_stays_as_it_was(archive_at: Archives, tmp_path: Path) -> None:
     archive = archive_at("archive")
-    _fill(archive, stored([*with_texts("run-a"), *with_texts("run-b")]))
+    _fill(archive, stored([*with_texts("run-a", 2), *with_texts("run-b", 2)]))
     before, kept = archive_bytes(archive), _rows(archive, "run-b")
     own = {name: query(archive, f"FROM {name} ORDER BY ALL").rows for name in ("positions", "schema_version")}
     dropped = drop_run(archive, "run-a")
-    assert (dropped.run_id, dropped.name, dropped.records) == ("run-a", "made up run-a", len(made_up_run()))
+    assert (dropped.run_id, dropped.name, dropped.records) == ("run-a", "made up run-a", len(made_up_run(updates=2)))
     assert dropped_runs(archive) == [dropped]
     assert not any(_rows(archive, "run-a").values())
     assert _rows(archive, "run-b") == kept
@@ -55,7 +55,7 @@ def test_the_space_comes_back_and_the_other_run_stays_as_it_was(archive_at: Arch
     assert query(archive, "SELECT run_id FROM runs").rows == [("run-b",)]
     # As small as an archive that never had it, and so at least a third smaller than it was.
     alone = archive_at("alone")
-    _fill(alone, stored(with_texts("run-b")))
+    _fill(alone, stored(with_texts("run-b", 2)))
     assert archive_bytes(archive) < 1.15 * archive_bytes(alone)
     assert archive_bytes(archive) < 0.67 * before
     assert len(_files(tmp_path)) == 2

@@ -37,7 +37,6 @@ from unstable_stream.events import GameOutcome, decode_event
 from unstable_stream.log.port import StoredRecord
 from unstable_stream.log.stores.archive_address import (
     ARCHIVE_VARIABLE,
-    ArchiveAddress,
     archive_exists,
     table_of,
 )
@@ -48,14 +47,6 @@ pytestmark = pytest.mark.longer
 
 _RECORDS = stored(made_up_run())
 _TURNS = ("turns", "trajectories", "game_outcomes")
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What a DuckDB file has of all records: what a shared archive must have."""
-    path = tmp_path_factory.mktemp("whole") / "archive.duckdb"
-    _write(path, [_RECORDS])
-    return content(path)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +64,7 @@ def in_small_files(address: str, tmp_path: Path, unmerged: str) -> str:
     return address
 
 
-def _write(path: ArchiveAddress, batches: Sequence[Sequence[StoredRecord]]) -> None:
+def _write(path: str, batches: Sequence[Sequence[StoredRecord]]) -> None:
     with ArchiveWriter(path) as writer:
         for batch in batches:
             writer.write(batch)

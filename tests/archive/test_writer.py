@@ -51,12 +51,13 @@ def _bad(value: bytes, offset: int = 0, timestamp_ms: int = 5) -> StoredRecord:
     return StoredRecord("metrics", 3, offset, "plug-in", value, {"trace": b"\x01"}, timestamp_ms)
 
 
-def test_batching_does_not_change_the_content(archive_at: Archives) -> None:
+Rows = dict[str, list[str]]
+
+
+def test_batching_does_not_change_the_content(archive_at: Archives, once: Rows) -> None:
     records = stored(made_up_run())
-    whole = _archive(archive_at("whole"), [records])
-    parts = _archive(archive_at("parts"), [records[:50], records[50:51], [], records[51:]])
-    assert whole == parts
-    assert len(whole["events"]) == len(records)
+    assert _archive(archive_at("parts"), [records[:50], records[50:51], [], records[51:]]) == once
+    assert len(once["events"]) == len(records)
 
 
 def test_little_is_left_for_each_opening_to_replay(tmp_path: Path) -> None:
@@ -74,9 +75,8 @@ def test_little_is_left_for_each_opening_to_replay(tmp_path: Path) -> None:
     assert 0 < most < 4e6
 
 
-def test_redelivered_positions_are_skipped_also_after_reopening(archive_at: Archives) -> None:
+def test_redelivered_positions_are_skipped_also_after_reopening(archive_at: Archives, once: Rows) -> None:
     records = stored(made_up_run())
-    once = _archive(archive_at("once"), [records])
     path = archive_at("again")
     _archive(path, [records[:80], records[40:120]])
     with ArchiveWriter(path) as writer:
@@ -86,10 +86,9 @@ def test_redelivered_positions_are_skipped_also_after_reopening(archive_at: Arch
 
 
 @pytest.mark.parametrize("when", ["in one batch", "in batches", "after a restart"])
-def test_an_event_published_twice_counts_once(archive_at: Archives, when: str) -> None:
+def test_an_event_published_twice_counts_once(archive_at: Archives, once: Rows, when: str) -> None:
     records = stored(made_up_run())
     again = _again(records)
-    once = _archive(archive_at("once"), [records])
     path = archive_at("twice")
     if when == "after a restart":
         _archive(path, [records])
@@ -149,22 +148,22 @@ def test_text_that_is_not_utf8_in_an_unknown_field_stays_bytes(archive_at: Archi
 # A batch of 100 takes some dozen statements, from BEGIN to COMMIT: die before the first insert, between two,
 # and in later batches.
 @chosen("statements", (0, 7, 31), (1, 20))
-def test_killed_in_mid_batch_and_restarted_equals_uninterrupted(tmp_path: Path, statements: int) -> None:
+def test_killed_in_mid_batch_and_restarted_equals_uninterrupted(
+    tmp_path: Path, whole_file: Path, statements: int
+) -> None:
     path = tmp_path / "killed.duckdb"
     assert_killed(dying.write_file, path, statements)
     records = stored(made_up_run())
-    uninterrupted = _archive(tmp_path / "whole.duckdb", [records])
     with ArchiveWriter(path) as writer:
         resumed_from = sum(writer.positions.values())
         written = writer.write(records)
     assert written.redelivered == resumed_from
-    assert content(path, numbered=True) == uninterrupted
+    assert content(path, numbered=True) == content(whole_file, numbered=True)
 
 
-def test_batches_prepared_ahead_know_of_each_other(tmp_path: Path) -> None:
+def test_batches_prepared_ahead_know_of_each_other(tmp_path: Path, whole_file: Path) -> None:
     records = stored(made_up_run())
     again = _again(records)
-    once = _archive(tmp_path / "once.duckdb", [records])
     path = tmp_path / "ahead.duckdb"
     with ArchiveWriter(path) as writer:
         first = writer.prepare(records)
@@ -172,9 +171,8 @@ def test_batches_prepared_ahead_know_of_each_other(tmp_path: Path) -> None:
         assert writer.store(first).records == len(records)
         written = writer.store(second)
     assert (written.records, written.redelivered, written.duplicates) == (len(records), 20, len(records))
-    assert {name: content(path, numbered=True)[name] for name in ("steps", "turns")} == {
-        n: once[n] for n in ("steps", "turns")
-    }
+    ahead, once = (content(each, numbered=True) for each in (path, whole_file))
+    assert [ahead[name] for name in ("steps", "turns")] == [once[name] for name in ("steps", "turns")]
 
 
 def test_an_archive_deleted_under_the_writer_is_noticed(tmp_path: Path) -> None:
@@ -188,7 +186,7 @@ def test_an_archive_deleted_under_the_writer_is_noticed(tmp_path: Path) -> None:
         writer.write(records[100:])
 
 
-def test_a_batch_that_another_writer_stored_is_not_stored_again(archive_at: Archives) -> None:
+def test_a_batch_that_another_writer_stored_is_not_stored_again(archive_at: Archives, once: Rows) -> None:
     """Also batches that were prepared before the other one wrote, the second behind the first."""
     records, path = stored(made_up_run()), archive_at("archive")
     with ArchiveWriter(path) as first, ArchiveWriter(path) as second:
@@ -198,7 +196,7 @@ def test_a_batch_that_another_writer_stored_is_not_stored_again(archive_at: Arch
         assert first.store(later).records == 20
         assert second.write(records[:150]).records == 10
         assert first.write(records).records == len(records) - 150
-    assert content(path, numbered=True) == _archive(archive_at("one"), [records])
+    assert content(path, numbered=True) == once
 
 
 def test_a_batch_is_built_once_though_others_write_meanwhile(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,8 @@ import pytest
 from rich.console import Console
 
 from tests.builders import made
+from tests.command_line import PROGRAM
+from tests.processes import ROOT
 from tests.services.tracking.test_terminal_interface import CONFIG, evaluated
 from unstable_stream.events import LearnerUpdate
 from unstable_stream.log.local.log import LocalLog
@@ -114,13 +117,9 @@ def test_the_view_fits_its_terminal_also_after_it_was_resized(
             await begin(log)
 
     asyncio.run(recorded())
-    root = Path(__file__).resolve().parents[3]
-    (tmp_path / "watch.sh").write_text(
-        f"export PYTHONPATH={root}\n"
-        f"exec {sys.executable} -c 'from unstable_stream.ui.cli import app; app()' "
-        f"watch {' '.join(runs)} --data {tmp_path}\n"
-    )
-    pane.tmux("send-keys", f"sh {tmp_path}/watch.sh", "Enter")
+    command = shlex.join([sys.executable, "-c", PROGRAM, "watch", *runs, "--data", str(tmp_path)])
+    (tmp_path / "watch.sh").write_text(f"export PYTHONPATH={shlex.quote(str(ROOT))}\nexec {command}\n")
+    pane.tmux("send-keys", f"sh {shlex.quote(str(tmp_path / 'watch.sh'))}", "Enter")
 
     def drawn(width: int) -> Callable[[list[str]], bool]:
         # The newest frame is the last: its border is as wide as the terminal.
