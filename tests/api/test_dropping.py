@@ -87,7 +87,9 @@ def test_it_is_listed_as_dropped_and_the_archiver_leaves_it_out(tmp_path: Path, 
     assert _records_of(place, "run-a") == len(made_up_run())
 
 
-def test_whoever_asks_for_the_run_is_told(tmp_path: Path, kind: str) -> None:
+@FILE_OR_LONG
+@pytest.mark.usefixtures("kind")
+def test_whoever_asks_for_the_run_is_told(tmp_path: Path) -> None:
     place = Place.at(tmp_path)
     on_log(tmp_path, lambda log: record_run(log, "run-a", hosted=False))
     append(tmp_path, made_up_run("run-b"))
@@ -106,8 +108,8 @@ def test_whoever_asks_for_the_run_is_told(tmp_path: Path, kind: str) -> None:
         lambda: shelf.run("run-a"),
         lambda: look_at_run(place, "run-a"),
     ]
-    # First the log has the run still, then it has nothing at all of it. What kind of archive says so is one.
-    for expired in (False, True) if kind == "file" else (True,):
+    # First the log has the run still, then it has nothing at all of it.
+    for expired in (False, True):
         if expired:
             expire(tmp_path)
         for question in asks:

@@ -43,10 +43,7 @@ def test_a_checkpoint_plays_scripted_opponents_and_checkpoints(trained: us.Run) 
     # The opponents' weights were loaded from the files that were recorded.
     loaded = dict(run.sql("SELECT model_uid, sha256 FROM adapter_proofs").rows())
     recorded = {row["model_uid"]: row["sha256"] for row in trained.checkpoints().dicts()}
-    assert loaded == {
-        "ckpt-000002": recorded["ckpt-000002"],
-        f"{trained.id}@1": recorded["ckpt-000001"],
-    }
+    assert loaded == {"ckpt-000002": recorded["ckpt-000002"], f"{trained.id}@1": recorded["ckpt-000001"]}
     assert run.sql("SELECT count(*) FROM updates").rows() == [(0,)]
     assert run.audit().ok
     verified = run.verify()

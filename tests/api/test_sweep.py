@@ -246,11 +246,7 @@ def test_runs_beside_each_other_share_the_gpus(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_value_of_a_grid_makes_what_set_makes_of_it(tmp_path: Path) -> None:
     """The preset of the configuration is resolved anew; short forms are those of ``build``."""
-    base = {
-        "model": "tiny-player",
-        "train_envs": [ENV],
-        "algorithm": {"type": "grpo", "entropy_coef": 0.01},
-    }
+    base = {"model": "tiny-player", "train_envs": [ENV], "algorithm": {"type": "grpo", "entropy_coef": 0.01}}
     types = ["reinforce", "dapo"]
     swept = us.sweep(base, grid={"algorithm.type": types}, data=tmp_path)
     single = [

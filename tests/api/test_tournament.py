@@ -201,13 +201,13 @@ def test_the_command_shows_a_ladder_and_the_payoffs(runs: tuple[us.Run, us.Run])
 
 
 def test_a_tournament_that_was_stopped_goes_on(runs: tuple[us.Run, us.Run]) -> None:
-    run = us.tournament([*runs, "base", "random-legal"], games=40)
+    run = us.tournament([*runs, "base", "random-legal"], games=16)
     run.start(block=False, live=False)
     run.stop()
     assert run.state == "stopped"
     games = sum(row.games for row in run.standings()) // 2
-    assert games < 6 * 40
+    assert games < 6 * 16
     run.resume(live=False)
     assert run.state == "completed"
-    assert [row.games for row in run.standings()] == [3 * 40] * 4
+    assert [row.games for row in run.standings()] == [3 * 16] * 4
     assert run.audit().ok

@@ -6,30 +6,20 @@ What only a shared archive can meet is in ``test_shared_dropping.py``.
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.archive.content import rows_of
 from tests.archive.history import made_up_run, stored, with_texts
 from tests.conftest import Archives
-from unstable_stream.archive import ArchiveWriter, archive_bytes, drop_run, dropped_runs, held, query
-from unstable_stream.archive.batch import EVENTS
-from unstable_stream.archive.tables import TABLES
+from unstable_stream.archive import ArchiveWriter, archive_bytes, drop_run, dropped_runs, query
 from unstable_stream.errors import ArchiveError, RunError
 from unstable_stream.log.port import StoredRecord
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 
 pytestmark = pytest.mark.longer
 
-_TABLES = [table.name for table in (EVENTS, *TABLES)]
 _TWO_RUNS = stored([*made_up_run("run-a"), *made_up_run("run-b")])
-
-
-def _rows(archive: ArchiveAddress, run: str, columns: str = "*") -> dict[str, Sequence[tuple[Any, ...]]]:
-    """``Any``: whatever Python value DuckDB makes of the column's type."""
-    sql = f"SELECT {columns} FROM {{}} WHERE run_id = ? ORDER BY ALL"
-    with held(archive):
-        return {name: query(archive, sql.format(name), [run]).rows for name in _TABLES}
 
 
 def _files(directory: Path) -> list[str]:
@@ -43,19 +33,20 @@ def _fill(archive: ArchiveAddress, records: Sequence[StoredRecord]) -> None:
 
 def test_the_space_comes_back_and_the_other_run_stays_as_it_was(archive_at: Archives, tmp_path: Path) -> None:
     archive = archive_at("archive")
-    _fill(archive, stored([*with_texts("run-a", 2), *with_texts("run-b", 2)]))
-    before, kept = archive_bytes(archive), _rows(archive, "run-b")
+    first, second = with_texts("run-a", updates=2), with_texts("run-b", updates=2)
+    _fill(archive, stored([*first, *second]))
+    before, kept = archive_bytes(archive), rows_of(archive, "run-b")
     own = {name: query(archive, f"FROM {name} ORDER BY ALL").rows for name in ("positions", "schema_version")}
     dropped = drop_run(archive, "run-a")
-    assert (dropped.run_id, dropped.name, dropped.records) == ("run-a", "made up run-a", len(made_up_run(updates=2)))
+    assert (dropped.run_id, dropped.name, dropped.records) == ("run-a", "made up run-a", len(first))
     assert dropped_runs(archive) == [dropped]
-    assert not any(_rows(archive, "run-a").values())
-    assert _rows(archive, "run-b") == kept
+    assert not rows_of(archive, "run-a")
+    assert rows_of(archive, "run-b") == kept
     assert {name: query(archive, f"FROM {name} ORDER BY ALL").rows for name in own} == own
     assert query(archive, "SELECT run_id FROM runs").rows == [("run-b",)]
     # As small as an archive that never had it, and so at least a third smaller than it was.
     alone = archive_at("alone")
-    _fill(alone, stored(with_texts("run-b", 2)))
+    _fill(alone, stored(second))
     assert archive_bytes(archive) < 1.15 * archive_bytes(alone)
     assert archive_bytes(archive) < 0.67 * before
     assert len(_files(tmp_path)) == 2
@@ -72,19 +63,19 @@ def test_an_archiver_at_work_goes_on_and_passes_over_the_run(archive_at: Archive
         writer.store(prepared)
         writer.write(records[2 * third :])
         positions = dict(writer.positions)
-    assert not any(_rows(archive, "run-a").values())
+    assert not rows_of(archive, "run-a")
     whole = tmp_path / "whole.duckdb"
     with ArchiveWriter(whole, "log-1") as writer:
         writer.write(records)
         assert writer.positions == positions
     besides = "* EXCLUDE (record_number)"
-    assert _rows(archive, "run-b", besides) == _rows(whole, "run-b", besides)
+    assert rows_of(archive, "run-b", besides) == rows_of(whole, "run-b", besides)
     # The next archiver neither: it knows the positions, and whom it is to leave out.
     with ArchiveWriter(archive, "log-1") as writer:
         assert writer.write(records).records == 0
     with ArchiveWriter(archive, "another log") as writer:
         writer.write(records)
-    assert not any(_rows(archive, "run-a").values())
+    assert not rows_of(archive, "run-a")
 
 
 @pytest.mark.parametrize("step", ["fill", "rename"])
@@ -93,7 +84,7 @@ def test_an_interruption_leaves_the_whole_run(
 ) -> None:
     path = tmp_path / "archive.duckdb"
     _fill(path, _TWO_RUNS)
-    kept = _rows(path, "run-a")
+    kept = rows_of(path, "run-a")
     path.with_name(f"{path.name}.new").write_bytes(b"of a process that was killed")
 
     def full(*_: object) -> Path:
@@ -108,7 +99,7 @@ def test_an_interruption_leaves_the_whole_run(
             drop_run(path, "run-a")
     assert step == "fill" or re.search("No space left.*as much free disk as what stays", str(failed.value))
     assert _files(tmp_path) == [path.name]
-    assert _rows(path, "run-a") == kept
+    assert rows_of(path, "run-a") == kept
     assert drop_run(path, "run-a").records > 0
 
 
@@ -118,10 +109,10 @@ def test_a_run_and_an_archive_that_are_not_there(archive_at: Archives, tmp_path:
         drop_run(archive, "run-a")
     assert _files(tmp_path) == []
     _fill(archive, stored(made_up_run()))
-    kept = _rows(archive, "run-a")
+    kept = rows_of(archive, "run-a")
     with pytest.raises(RunError, match="has no record of run run-x"):
         drop_run(archive, "run-x")
-    assert (_rows(archive, "run-a"), dropped_runs(archive)) == (kept, [])
+    assert (rows_of(archive, "run-a"), dropped_runs(archive)) == (kept, [])
     drop_run(archive, "run-a")
     with pytest.raises(RunError, match="has no record of run run-a"):
         drop_run(archive, "run-a")

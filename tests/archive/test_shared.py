@@ -35,11 +35,7 @@ from unstable_stream.archive.shared.table import SharedTable, TableFile
 from unstable_stream.errors import ArchiveBusyError, ArchiveError, ConfigError
 from unstable_stream.events import GameOutcome, decode_event
 from unstable_stream.log.port import StoredRecord
-from unstable_stream.log.stores.archive_address import (
-    ARCHIVE_VARIABLE,
-    archive_exists,
-    table_of,
-)
+from unstable_stream.log.stores.archive_address import ARCHIVE_VARIABLE, archive_exists, table_of
 from unstable_stream.log.stores.store import Store
 from unstable_stream.ui.cli import app
 

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.archive import dying
+from tests.archive.content import rows_of
 from tests.archive.history import made_up_run, stored
 from tests.forks import assert_killed
 from tests.tiers import chosen
@@ -38,14 +38,6 @@ def _write(address: str, records: Sequence[StoredRecord], size: int = 60) -> Non
     with ArchiveWriter(address, _LOG) as writer:
         for start in range(0, len(records), size):
             writer.write(records[start : start + size])
-
-
-def _rows(address: str, run: str) -> dict[str, Sequence[tuple[Any, ...]]]:
-    """What readers see; ``Any``: whatever Python value DuckDB makes of the column's type."""
-    of_table = "SELECT '{0}' AS name, t::VARCHAR AS row FROM (FROM {0} WHERE run_id = $run) AS t"
-    sql = " UNION ALL ".join(map(of_table.format, _NAMES)) + " ORDER BY ALL"
-    found = query(address, sql, {"run": run}).rows
-    return {name: [row for row in found if row[0] == name] for name in dict(found)}
 
 
 def _on_disk(address: str, run: str) -> int:
@@ -82,7 +74,7 @@ def test_two_archivers_write_while_a_run_is_dropped(address: str, tmp_path: Path
     assert _on_disk(address, "run-a") == 0
     other = f"delta:{tmp_path / 'other'}"
     _write(other, _RECORDS)
-    kept, whole = ({n: len(rows) for n, rows in _rows(at, "run-b").items()} for at in (address, other))
+    kept, whole = ({n: len(rows) for n, rows in rows_of(at, "run-b").items()} for at in (address, other))
     assert kept == whole
     positions = "FROM positions ORDER BY ALL"
     assert query(address, positions).rows == query(other, positions).rows
@@ -140,13 +132,13 @@ def test_nothing_is_committed_upon_a_version_that_another_thread_looked_up(addre
 @chosen("step, times", [("after write", 5)], [("after commit", 0), ("before write", 0), ("before commit", 0)])
 def test_killed_while_it_drops_a_run(address: str, step: str, times: int) -> None:
     _write(address, _RECORDS, 200)
-    before, of_b = _rows(address, "run-a"), _rows(address, "run-b")
+    before, of_b = rows_of(address, "run-a"), rows_of(address, "run-b")
     assert_killed(dying.drop, address, step, times)
-    assert _rows(address, "run-b") == of_b
+    assert rows_of(address, "run-b") == of_b
     if step == "after commit":
-        assert _rows(address, "run-a") == {}
+        assert rows_of(address, "run-a") == {}
     else:
-        assert (_rows(address, "run-a"), dropped_runs(address)) == (before, [])
+        assert (rows_of(address, "run-a"), dropped_runs(address)) == (before, [])
         assert drop_run(address, "run-a").records == _OF_A
     assert [run.records for run in dropped_runs(address)] == [_OF_A]
     assert _on_disk(address, "run-a") == 0

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import unstable_stream as us
+from tests.tiers import chosen
 from unstable_stream.runs.config import parse_config, read_toml
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -23,7 +24,7 @@ def test_every_configuration_is_one(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", ["connectfour", "exploitability", "kuhnpoker", "several_models"])
+@chosen("name", ["exploitability", "several_models"], ["connectfour", "kuhnpoker"])
 def test_a_game_of_the_tiny_player_makes_an_update(name: str, tmp_path: Path) -> None:
     few = (
         'backend="inline"',

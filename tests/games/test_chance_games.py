@@ -8,13 +8,7 @@ import pytest
 
 from tests.games.builders import begin
 from tools.pages.chance import NO_LEGAL_MOVE, Row, family
-from tools.pages.chance_games import (
-    GAMES,
-    MAX_TURNS,
-    ROWS,
-    chance_games,
-    read_rows,
-)
+from tools.pages.chance_games import GAMES, MAX_TURNS, ROWS, chance_games, read_rows
 from unstable_stream.games.opponents.grammars import GRAMMARS
 from unstable_stream.games.opponents.scripted import scripted_names
 

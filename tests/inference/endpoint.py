@@ -25,7 +25,7 @@ def completion(text: object, finish_reason: object = "length", **message: object
                 "index": 0,
                 "finish_reason": finish_reason,
                 "message": {"role": "assistant", "content": text, **message},
-            },
+            }
         ],
         "usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7},
     }

@@ -11,12 +11,7 @@ from unittest import mock
 import pytest
 
 from unstable_stream.errors import EngineError
-from unstable_stream.inference.vllm.client import (
-    DEFAULTS,
-    OWNER_VARIABLE,
-    child_environment,
-    set_defaults,
-)
+from unstable_stream.inference.vllm.client import DEFAULTS, OWNER_VARIABLE, child_environment, set_defaults
 from unstable_stream.inference.vllm.engine import VllmEngine
 
 OTHERS = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "PYTHONWARNINGS", "OMP_NUM_THREADS")

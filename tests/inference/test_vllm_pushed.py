@@ -63,13 +63,7 @@ def ends(model: Path) -> set[int]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(player: Path) -> AsyncIterator[VllmEngine]:
     engine = VllmEngine(
-        str(player),
-        max_loras=1,
-        max_parallel_seq=16,
-        lora_rank=16,
-        dtype="float32",
-        kv_cache_gb=0.25,
-        seed=0,
+        str(player), max_loras=1, max_parallel_seq=16, lora_rank=16, dtype="float32", kv_cache_gb=0.25, seed=0
     )
     yield engine
     await engine.close()

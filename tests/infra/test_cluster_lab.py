@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes import completed, python, still_runs
+from tests.tiers import chosen
 from tools.lab.cluster import RAY_HEAD, RAY_WORKERS, Lab, why_unavailable
 from tools.lab.faults import FAULTS, do_faults
 from tools.lab.hosts import REPOSITORY, Hosts, HostsUnavailableError
@@ -100,7 +101,7 @@ def test_two_labs_and_a_bridge_share_a_machine(tmp_path: Path) -> None:
     assert left_behind() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@chosen("number", [signal.SIGINT], [signal.SIGTERM])
 def test_an_interrupted_lab_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     if reason := why_unavailable():
         pytest.skip(reason)

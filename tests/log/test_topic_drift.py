@@ -29,11 +29,7 @@ def drift_of(**changes: Any) -> list[Drift]:
         ({"retention_ms": None}, "retention forever, declared 7 days", False),
         ({"retention_ms": 5_000}, "retention 5000 ms, declared 7 days", True),
         ({"max_message_bytes": 1_000}, "max message bytes 1,000 bytes, declared 1,000,000 bytes", True),
-        (
-            {"max_message_bytes": 2**25},
-            "max message bytes 33,554,432 bytes, declared 1,000,000 bytes",
-            False,
-        ),
+        ({"max_message_bytes": 2**25}, "max message bytes 33,554,432 bytes, declared 1,000,000 bytes", False),
         ({"loses_by": ("a=1", "b=true")}, "a=1, b=true would lose acknowledged records", True),
     ],
 )

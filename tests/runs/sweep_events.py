@@ -7,10 +7,7 @@ from tests.model_pool.outcomes import make_outcome
 from unstable_stream.events import Event, RunFinished, RunStarted
 
 SWEEP: Final = "demo-3fa1c2"
-WON: Final = {
-    "0.001": {0: (1, 3), 1: (1, 4), 2: (1, 4)},
-    "0.5": {0: (1, 0), 1: (1, 0), 2: (2, 1)},
-}
+WON: Final = {"0.001": {0: (1, 3), 1: (1, 4), 2: (1, 4)}, "0.5": {0: (1, 0), 1: (1, 0), 2: (2, 1)}}
 """By learning rate and seed, how many of five games the first policy wins, and the last one."""
 
 

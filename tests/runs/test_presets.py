@@ -36,12 +36,7 @@ def parsed(*overrides: str, **sections: Any) -> RunConfig:
             (),
             ({"type": "GroupRelativeAdvantage", "normalize": False},),
         ),
-        (
-            "dapo",
-            ReinforceConfig(clip_low=0.2, clip_high=0.28, is_clip=3.0, loss_average="token"),
-            (),
-            GROUP,
-        ),
+        ("dapo", ReinforceConfig(clip_low=0.2, clip_high=0.28, is_clip=3.0, loss_average="token"), (), GROUP),
         (
             "gspo",
             ReinforceConfig(

@@ -63,6 +63,7 @@ async def test_two_models_of_unlike_roles_are_killed_and_go_on(tmp_path: Path) -
         assert curve == [(model, number) for model in sorted(BOTH) for number in (0, 2, UPDATES)]
 
 
+@pytest.mark.long
 def test_a_model_for_each_side_of_a_game_of_hidden_roles(tmp_path: Path) -> None:
     words = tmp_path / "words.py"  # the tiny player has no words for this game
     words.write_text(

@@ -12,8 +12,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1200),
     pytest.mark.skipif(
-        importlib.util.find_spec("vllm") is None,
-        reason="vLLM is not installed: make vllm-env",
+        importlib.util.find_spec("vllm") is None, reason="vLLM is not installed: make vllm-env"
     ),
 ]
 

@@ -270,10 +270,7 @@ def two_arguments(step: Step, update: int) -> float:
     [
         ({"max_buffer_size": 0}, "max_buffer_size is 0"),
         ({"max_staleness": -1}, "max_staleness is -1"),
-        (
-            {"strategy": "lifo"},
-            r"'lifo'; did you mean fifo\? known: random, fifo, prioritised",
-        ),
+        ({"strategy": "lifo"}, r"'lifo'; did you mean fifo\? known: random, fifo, prioritised"),
         ({"strategy": "prioritised(exponent=-1.0)"}, "prioritised"),
         ({"strategy": "prioritised(floor=0.0)"}, "prioritised"),
         ({"strategy": "prioritised(weight=1.0)"}, "prioritised"),

@@ -13,15 +13,7 @@ from tests.history.proofs.recorded_run import events_of
 from tests.log.harness import topics_of_one_partition
 from tests.services.workers.test_learner_service import BATCH, config, steps
 from unstable_stream.errors import ConfigError, LearnerError, RunError
-from unstable_stream.events import (
-    Checkpoint,
-    LearnerUpdate,
-    RunFinished,
-    RunStarted,
-    Step,
-    event_id,
-    step_id,
-)
+from unstable_stream.events import Checkpoint, LearnerUpdate, RunFinished, RunStarted, Step, event_id, step_id
 from unstable_stream.history.hindsight.offline import (
     OfflineProgress,
     find_recorded_run,

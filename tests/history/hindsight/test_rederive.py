@@ -20,10 +20,7 @@ from unstable_stream.log.port import EventLog
 from unstable_stream.runs.data_dir import DataDir
 
 SHAPED, PLAIN = "run-shaped", "run-plain"
-CONFIGS = {
-    SHAPED: small_config(),
-    PLAIN: small_config(rewards={"final": [], "step": [], "sampling": []}),
-}
+CONFIGS = {SHAPED: small_config(), PLAIN: small_config(rewards={"final": [], "step": [], "sampling": []})}
 
 
 @pytest.fixture(scope="module")

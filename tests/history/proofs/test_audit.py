@@ -51,10 +51,7 @@ GAMES = 4
 def history() -> list[Event]:
     """A completed run: four training games of three trained turns, one of them abandoned, two updates."""
     settings = config(learner={"iterations": 2}).model_dump(mode="json")
-    events: list[Event] = [
-        made(RunStarted, occurred_at_ms=0, name="t", config=settings),
-        checkpoint(0),
-    ]
+    events: list[Event] = [made(RunStarted, occurred_at_ms=0, name="t", config=settings), checkpoint(0)]
     for index in range(GAMES):
         game = started(index)
         events += [game, *([made(GameAbandoned, game)] if index == GAMES - 1 else finished(game))]

@@ -92,8 +92,7 @@ async def test_engines_follow_the_cluster_a_person_and_losses(ray_cluster: Clust
         (pid,) = pids_that_write("engine-2", tmp_path)
         assert send(pid)
         await run.until(
-            "its successor",
-            lambda seen: changes(seen)[-2:] == [("engine-2", "lost"), ("engine-2", "added")],
+            "its successor", lambda seen: changes(seen)[-2:] == [("engine-2", "lost"), ("engine-2", "added")]
         )
 
         await scale(run, tmp_path, "--as-configured")

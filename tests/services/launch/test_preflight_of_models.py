@@ -79,10 +79,7 @@ def check(tokenizer: FileTokenizer | None, template: str, env_id: str = "TicTacT
         ("words.py:Broken", "TypeError: string indices must be integers"),
         ("words.py:Headed", "cannot write the answer"),  # the words are no reason
         ("words.py:Boxed", r"the tokenizer cannot write the answer '\\\\boxed\{0\}': it becomes '"),
-        (
-            "words.py:Bare",
-            r"the answer '\[0\]' is read as 'cell', which the environment calls invalid",
-        ),
+        ("words.py:Bare", r"the answer '\[0\]' is read as 'cell', which the environment calls invalid"),
     ],
 )
 @pytest.mark.usefixtures("own")

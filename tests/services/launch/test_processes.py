@@ -80,6 +80,7 @@ async def test_the_processors_end_at_sigterm_with_all_of_it_processed(
     assert "Traceback" not in processors.printed
 
 
+@LOCAL_OR_LONG
 async def test_the_monitor_serves_until_sigterm_and_logs_for_machines(
     any_log: EventLog, location: str, run: str, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ these and nothing else, and needs no extension of DuckDB for the store that they
 list is empty and has the columns of this package, so files of older and newer ones fit.
 """
 
+import functools
 import io
 from typing import BinaryIO, Final
 
@@ -70,6 +71,7 @@ def open_shared(archive: ArchiveAddress, *, files: bool = False, records_only: b
     return connection
 
 
+@functools.cache
 def _shape(relation: str) -> bytes:
     made = pa.BufferOutputStream()
     columns = {NUMBER: pa.array([], pa.int64()), relation: pa.array([], of_relation(relation))}

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import IO, Any, Final
 
 _MOST_CHARACTERS: Final = 6000
@@ -68,7 +69,7 @@ def _probability(logprob: float) -> str:
     return f"{percent:.1f} %" if percent >= 0.1 else f"{percent:.2g} %"
 
 
-FILTERS: Final[Mapping[str, Callable[..., object]]] = {
+_FILTERS: Final[Mapping[str, Callable[..., object]]] = {
     "number": number,
     "share": share,
     "duration": _duration,
@@ -79,6 +80,22 @@ FILTERS: Final[Mapping[str, Callable[..., object]]] = {
     "signed": _signed,
 }
 """For templates, by the names that they use."""
+
+
+@cache
+def templates(package: str) -> Any:
+    """Return the templates of a package, compiled once in a process, which escape what they are given.
+
+    ``Any``: Jinja's ``Environment``. Jinja may not be installed, which raises ``ModuleNotFoundError``.
+    """
+    import jinja2
+
+    made = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    made.loader = jinja2.PackageLoader(package)
+    made.filters |= _FILTERS
+    return made
 
 
 def write_csv(file: IO[str], columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

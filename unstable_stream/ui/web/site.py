@@ -10,11 +10,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-import jinja2
 from starlette.responses import HTMLResponse
 
 from unstable_stream.api.human_play import HumanGame
@@ -24,7 +23,7 @@ from unstable_stream.console import get_logger, plain
 from unstable_stream.errors import ConfigError, RunError, UnstableStreamError
 from unstable_stream.history.views.report.reading import sweeps
 from unstable_stream.history.views.run_list import RunLine, RunStanding, list_runs, read_standing
-from unstable_stream.history.views.written import FILTERS
+from unstable_stream.history.views.written import templates
 from unstable_stream.log.stores.archive_address import ArchiveAddress, archive_state
 from unstable_stream.version import __version__
 
@@ -264,24 +263,11 @@ _SPARK_WIDTH: Final = 120
 _SPARK_HEIGHT: Final = 28
 
 
-@cache
-def _templates() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("unstable_stream.ui.web"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {**FILTERS, "plain": plain, "spark": _spark}
-    return environment
-
-
 def page(
     template: str, site: Site, shelf: Shelf | None = None, *, status: int = 200, **values: Any
 ) -> HTMLResponse:
     """Return a page. ``Any``: what its template asks for."""
-    text = _templates().get_template(template).render(site=site, shelf=shelf, version=__version__, **values)
+    text = _TEMPLATES.get_template(template).render(site=site, shelf=shelf, version=__version__, **values)
     return HTMLResponse(text, status)
 
 
@@ -293,3 +279,7 @@ def _spark(values: Sequence[float]) -> str:
         for number, value in enumerate(values)
     ]
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+
+
+_TEMPLATES: Final = templates("unstable_stream.ui.web")
+_TEMPLATES.filters |= {"plain": plain, "spark": _spark}

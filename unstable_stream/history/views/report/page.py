@@ -16,7 +16,7 @@ from unstable_stream.history.views.report.over_seeds import seeds_results
 from unstable_stream.history.views.report.reading import before_and_after, labels_of, read_run
 from unstable_stream.history.views.report.samples import pick_samples
 from unstable_stream.history.views.report.sections import build_sections
-from unstable_stream.history.views.written import FILTERS, config_differences, config_text
+from unstable_stream.history.views.written import config_differences, config_text, templates
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 from unstable_stream.version import __version__
 
@@ -43,7 +43,7 @@ def write_report(
         ArchiveError: the archive cannot be read.
     """
     try:
-        import jinja2
+        import jinja2  # noqa: F401
     except ModuleNotFoundError as error:
         raise ReportError(
             "a report is laid out with Jinja: pip install 'unstable_stream[analytics]'"
@@ -57,13 +57,9 @@ def write_report(
     licence = f"/*! {_text('static/uplot-LICENSE.txt')}*/"
     parts = map(_text, ("static/uplot-1.6.32.min.js", "static/charts.js", "static/page.js"))
     script = "\n".join([licence, *parts])
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= FILTERS
     sections = build_sections(runs)
-    template = environment.from_string(_text("templates/page.html.jinja"))
-    page = template.render(
+    template = templates("unstable_stream.history.views.report").get_template("page.html.jinja")
+    page: bytes = template.render(
         runs=runs,
         games=games,
         changes={facts.run_id: before_and_after(facts) for facts in runs},
