@@ -18,16 +18,22 @@ GAMES = 8
 
 def seeds(run: us.Run) -> list[tuple[object, ...]]:
     return run.sql(
-        "SELECT seed, seat FROM game_outcomes JOIN seats USING (game_id) "
-        "WHERE kind = 'checkpoint' ORDER BY seed"
+        "SELECT seed, seat FROM game_outcomes JOIN seats USING (game_id) WHERE kind = 'checkpoint' "
+        "AND game_id IN (SELECT game_id FROM seats WHERE model_uid = 'random-legal') ORDER BY seed"
     ).rows()
 
 
-def test_a_checkpoint_plays_scripted_opponents_and_checkpoints(trained: us.Run) -> None:
+@pytest.fixture(scope="module")
+def judged(trained: us.Run) -> us.Run:
+    """The last checkpoint against a scripted opponent and the checkpoints before it."""
     against = ["random-legal", f"{trained.id}@0", f"{trained.id}@1"]
     run = us.evaluation(f"{trained.id}@2", against, games=GAMES, data=trained.place.root)
     assert run.state == "built"
-    run.start(live=False)
+    return run.start(live=False)
+
+
+def test_a_checkpoint_plays_scripted_opponents_and_checkpoints(trained: us.Run, judged: us.Run) -> None:
+    run = judged
     assert run.state == "completed"
     played = run.sql(
         "SELECT o.model_uid, o.kind, count(*), count(DISTINCT seed), list_sort(list(DISTINCT p.seat)) "
@@ -51,15 +57,14 @@ def test_a_checkpoint_plays_scripted_opponents_and_checkpoints(trained: us.Run) 
     assert {check.name: check.compared for check in verified.checks}["games"] == 3 * GAMES
 
 
-def test_the_same_seed_plays_the_same_games(trained: us.Run) -> None:
-    data = trained.place.root
-    first = us.evaluation(f"{trained.id}@2", "random-legal", games=4, data=data).start(live=False)
-    short = ["sampling.max_tokens=2"]
-    model = us.evaluation("tiny-player", "random-legal", games=4, envs=[ENV], data=data, overrides=short)
+def test_the_same_seed_plays_the_same_games(trained: us.Run, judged: us.Run) -> None:
+    data, short = trained.place.root, ["sampling.max_tokens=2"]
+    model = us.evaluation("tiny-player", "random-legal", games=GAMES, envs=[ENV], data=data, overrides=short)
     model.start(live=False)
     again = us.evaluation(trained, "random-legal", games=4, seed=1).start(live=False)
-    assert seeds(first) == seeds(model)
-    assert not set(seeds(first)) & set(seeds(again))
+    assert len(seeds(judged)) == GAMES
+    assert seeds(judged) == seeds(model)
+    assert not set(seeds(judged)) & set(seeds(again))
     assert model.sql("SELECT model_uid, iteration, path FROM checkpoints").rows() == [
         ("ckpt-000000", 0, None)
     ]

@@ -29,7 +29,6 @@ def test_brokers_that_are_not_there_are_one_clear_line(tmp_path: Path) -> None:
     variable = {"UNSTABLE_STREAM_LOG": NOBODY}
     for result in (
         run_command("topics", "--log", NOBODY, cwd=tmp_path),
-        run_command("runs", cwd=tmp_path, **variable),
         run_command("quickstart", cwd=tmp_path, **variable),
     ):
         assert (result.returncode, result.stdout) == (1, ""), result.args
