@@ -1,6 +1,5 @@
 """One archive, several logs; and an archive of an older version of the package."""
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,14 +7,14 @@ import pytest
 
 from tests.archive.content import typed_content
 from tests.archive.history import made_up_run, stored
-from unstable_stream.archive import ArchiveWriter, Written, query
+from tests.services.workers.archiving import archive_all
+from unstable_stream.archive import ArchiveWriter, query
 from unstable_stream.errors import ArchiveError
 from unstable_stream.events import Event
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.port import EventLog, Record
+from unstable_stream.log.port import Record
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
-from unstable_stream.services.workers.archiver import run_archiver
 
 pytestmark = pytest.mark.longer
 
@@ -25,14 +24,6 @@ async def _new_log(path: Path, events: Sequence[Event]) -> LocalLog:
     await log.create_topics(list(load_topics().values()))
     await log.append([record_from_event(event) for event in events])
     return log
-
-
-async def _archive_all(log: EventLog, path: Path) -> int:
-    stop = asyncio.Event()
-    stop.set()
-    flushes: list[Written] = []
-    await run_archiver(log, path, stop=stop, flush_interval_s=0.02, on_flush=flushes.append)
-    return sum(flush.records for flush in flushes)
 
 
 def test_what_others_store_while_a_batch_waits_is_known(tmp_path: Path) -> None:
@@ -55,7 +46,7 @@ async def test_two_logs_into_one_archive(tmp_path: Path) -> None:
     await log.append([Record("metrics", "plug-in", b"bad in one", {}, 1_000)])
     await other.append([Record("metrics", "plug-in", b"bad in the other", {}, 1_000)])
     ids = await log.log_id(), await other.log_id()
-    counts = [await _archive_all(each, path) for each in (log, other, log, other)]
+    counts = [sum(await archive_all(each, path)) for each in (log, other, log, other)]
     assert counts[:2] == [len(made_up_run()) + 1, len(made_up_run("run-b", updates=2)) + 1]
     # The second time only the dead letter that the first time published.
     assert counts[2:] == [1, 1]
@@ -66,8 +57,8 @@ async def test_two_logs_into_one_archive(tmp_path: Path) -> None:
     letters = query(path, "SELECT record_value FROM dead_letters ORDER BY 1").rows
     assert letters == [(b"bad in one",), (b"bad in the other",)]
     again = tmp_path / "rebuilt.duckdb"
-    await _archive_all(other, again)
-    await _archive_all(log, again)
+    await archive_all(other, again)
+    await archive_all(log, again)
     await other.close()
     await log.close()
     assert typed_content(again) == typed_content(path)
