@@ -160,6 +160,10 @@ def _check_outcome(event: GameOutcome) -> None:
             )
 
 
+def _check_config(event: RunStarted | RunResumed) -> None:
+    _check_values(event, event.config, "config")
+
+
 def _check_checkpoint(event: Checkpoint) -> None:
     _check_values(event, event.lora, "lora")
     for sequence in event.probe.sequences if event.probe else ():
@@ -173,7 +177,8 @@ _CHECKS: Final[Mapping[type[Event], Callable[[Any], None]]] = {
     Trajectory: _check_trajectory,
     Step: _check_step,
     GameOutcome: _check_outcome,
-    **dict.fromkeys((RunStarted, RunResumed), lambda event: _check_values(event, event.config, "config")),
+    RunStarted: _check_config,
+    RunResumed: _check_config,
     Checkpoint: _check_checkpoint,
 }
 

@@ -51,9 +51,6 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
         return self.run_id
 
 
-_FLAT: Final = frozenset({str, float, bool, type(None)})
-
-
 def unfit(values: Mapping[str, Any], levels: int = MOST_LEVELS) -> str | None:
     """Return why values of any form cannot be an event's field; ``None``: they can. It does not recurse."""
     level = list(values.values())
@@ -62,8 +59,6 @@ def unfit(values: Mapping[str, Any], levels: int = MOST_LEVELS) -> str | None:
             return None
         below: list[Any] = []
         for value in level:
-            if value.__class__ in _FLAT:  # first: of half of all, and to ask for a mapping takes long
-                continue
             if isinstance(value, Mapping):
                 below += value.values()
             elif isinstance(value, list | tuple):
