@@ -284,7 +284,6 @@ def test_raw_records_are_read_by_position(unmerged: str) -> None:
     for (topic, partition), end in reader.ends().items():
         mine = [r for r in _RECORDS if (r.topic, r.partition) == (topic, partition)]
         assert reader.read(topic, partition, 0, end) == mine
-        assert reader.first_at(topic, partition, mine[-1].timestamp_ms) is not None
     reader.release()
 
 

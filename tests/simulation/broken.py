@@ -104,7 +104,7 @@ def _game_in_parts() -> dict[tuple[Any, str], Any]:
 
 
 def _early_snapshots() -> dict[tuple[Any, str], Any]:
-    states = CollectorSnapshots._states
+    pack = CollectorSnapshots._state
 
     def with_the_state_before(self: CollectorSnapshots, log_id: str, positions: Positions) -> Any:
         schedule, measuring = self._schedule, self._measuring
@@ -113,9 +113,9 @@ def _early_snapshots() -> dict[tuple[Any, str], Any]:
         vars(self)["before"] = now
         late = SimpleNamespace(state=lambda: state, checkpoints=checkpoints)
         with patch.multiple(self, _schedule=late, _measuring=SimpleNamespace(state=lambda: measured)):
-            return states(self, log_id, positions)
+            return pack(self, log_id, positions)
 
-    return {(CollectorSnapshots, "_states"): with_the_state_before}
+    return {(CollectorSnapshots, "_state"): with_the_state_before}
 
 
 MISTAKES: Final[dict[str, tuple[int, Callable[[], dict[tuple[Any, str], Any]]]]] = {

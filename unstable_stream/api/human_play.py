@@ -40,7 +40,8 @@ from unstable_stream.runs.base_model import base_model_path
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.fork import Fork, check_fork
 from unstable_stream.runs.recording import derived_name, finish_run, new_run_id, start_run
-from unstable_stream.services.tracking.service_reports import LAUNCHER, Reporter
+from unstable_stream.services.streams.reports import Reporter
+from unstable_stream.services.tracking.service_reports import LAUNCHER
 
 if TYPE_CHECKING:
     from unstable_stream.games.players import Move, Player, TurnContext

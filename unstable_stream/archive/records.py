@@ -88,13 +88,6 @@ class RecordReader:
             found.setdefault((topic, partition), []).append((first, end))
         return found
 
-    def first_at(self, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        """Return the first offset with a time at or after this one; ``None`` if no archived record has."""
-        found: int | None
-        condition = "AND timestamp_ms >= $time"
-        ((found,),) = self._of('min("offset")', topic, partition, condition, time=timestamp_ms)
-        return found
-
     def read(self, topic: str, partition: int, start: int, end: int, limit: int = 2000) -> list[StoredRecord]:
         """Return the next records with offsets from ``start`` to before ``end``, in order; empty at the end.
 

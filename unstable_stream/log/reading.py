@@ -7,17 +7,14 @@ with a warning that names its position; the archiver sets it aside.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, Self, TypeAlias
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Final, Self
 
 from unstable_stream.console import get_logger
 from unstable_stream.errors import EventError, EventLogError, LogUnavailableError, OffsetOutOfRangeError
 from unstable_stream.events import Event
 from unstable_stream.log.port import Consumer, EventLog, Positions, StoredRecord, TopicPartition
 from unstable_stream.log.records import event_from_record, source_header
-
-Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the number of offsets passed and the number of all offsets to pass."""
 
 _BATCH_RECORDS: Final = 2000
 _WAIT_S: Final = 0.2  # records below the end exist already, so a longer wait gains nothing
@@ -149,16 +146,12 @@ class TopicReader:
             await consumer.seek(starts)
         return cls(consumer, stops, run_id)
 
-    async def read_to(
-        self, positions: Positions, on_progress: Progress | None = None
-    ) -> AsyncGenerator[StoredRecord, None]:
+    async def read_to(self, positions: Positions) -> AsyncGenerator[StoredRecord, None]:
         """Read on until each partition is read up to ``positions``, or a little further.
 
         With a run, records without a header that names one are yielded too: decode them.
         """
         targets = {at: min(end, positions.get(at, 0)) for at, end in self.ends.items()}
-        begun = dict(self._consumer.positions())
-        total = sum(max(0, target - begun.get(at, 0)) for at, target in targets.items())
         async for records in read_on(self._consumer, targets):
             for record in records:
                 # The header saves decoding records of other runs.
@@ -166,12 +159,6 @@ class TopicReader:
                     continue
                 if record.offset < self.ends.get(TopicPartition(record.topic, record.partition), 0):
                     yield record
-            if on_progress is not None:
-                on_progress(self._passed(begun, targets), total)
-
-    def _passed(self, begun: Positions, targets: Positions) -> int:
-        now = self._consumer.positions()
-        return sum(max(0, min(now.get(at, 0), target) - begun.get(at, 0)) for at, target in targets.items())
 
     async def close(self) -> None:
         """Close the reader."""
@@ -191,12 +178,11 @@ async def read_to_end(
     run_id: str | None = None,
     starts: Positions | None = None,
     ends: Positions | None = None,
-    on_progress: Progress | None = None,
 ) -> AsyncGenerator[StoredRecord, None]:
     """Yield the present records of the topics; see :meth:`TopicReader.open` for the arguments."""
     async with (
         await TopicReader.open(log, topics, run_id=run_id, starts=starts, ends=ends) as reader,
-        contextlib.aclosing(reader.read_to(reader.ends, on_progress)) as records,
+        contextlib.aclosing(reader.read_to(reader.ends)) as records,
     ):
         async for record in records:
             yield record
@@ -256,13 +242,8 @@ async def any_record(log: EventLog, starts: Positions, ends: Positions) -> bool:
     topics = sorted({at.topic for at in ends})
     begins = await offsets_of(log.beginning_offsets, topics)
     first = {at: max(begins[at], starts.get(at, 0)) for at in ends}
-    async with (
-        await TopicReader.open(log, topics, starts=first, ends=ends) as reader,
-        contextlib.aclosing(reader.read_to(reader.ends)) as records,
-    ):
-        async for _ in records:
-            return True
-    return False
+    async with contextlib.aclosing(read_to_end(log, topics, starts=first, ends=ends)) as records:
+        return await anext(records, None) is not None
 
 
 async def read_record(log: EventLog, at: TopicPartition, offset: int) -> StoredRecord:
@@ -293,36 +274,23 @@ async def read_tail(
     It reads four times as far back each time until it has ``count`` records. The caller closes the consumer.
     """
     begins, ends = await log.beginning_offsets(topic), await log.end_offsets(topic)
-    consumer = await log.consumer([topic], start="end")
-    found: dict[TopicPartition, list[StoredRecord]] = {at: [] for at in ends}
+    found: dict[TopicPartition, list[StoredRecord]] = {}
     back = count
     unfinished = set(ends) if count else set()
     while unfinished:
         starts = {at: max(begins[at], ends[at] - back) if at in unfinished else ends[at] for at in ends}
-        found |= await _read_between(consumer, starts, {at: ends[at] for at in unfinished}, wanted)
+        found |= {at: [] for at in unfinished}
+        async for record in read_to_end(log, (topic,), starts=starts, ends=ends):
+            if wanted(record):
+                found[TopicPartition(topic, record.partition)].append(record)
         # Each partition may hold any share of the last records, so each must yield ``count`` records or all
         # it has.
         unfinished = {at for at in unfinished if len(found[at]) < count and starts[at] > begins[at]}
         back *= 4
+    consumer = await log.consumer([topic], start="end")
     await consumer.seek(ends)
     records = sorted(
         (record for records in found.values() for record in records),
         key=lambda record: (record.timestamp_ms, record.partition, record.offset),
     )
     return records[-count:] if count else [], consumer
-
-
-async def _read_between(
-    consumer: Consumer,
-    starts: Positions,
-    ends: Mapping[TopicPartition, int],
-    wanted: Callable[[StoredRecord], bool],
-) -> dict[TopicPartition, list[StoredRecord]]:
-    await consumer.seek(starts)
-    found: dict[TopicPartition, list[StoredRecord]] = {at: [] for at in ends}
-    async for records in read_on(consumer, ends):
-        for record in records:
-            at = TopicPartition(record.topic, record.partition)
-            if at in ends and record.offset < ends[at] and wanted(record):
-                found[at].append(record)
-    return found

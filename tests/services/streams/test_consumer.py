@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -210,40 +209,6 @@ async def test_records_before_the_start_of_a_group_need_not_be_processed(log: Lo
     ends = {at: end for at, end in (await log.end_offsets("numbers")).items() if end}
     assert not await is_processed(log, "new", ends)
     assert await is_processed(log, "new", ends, ends)
-
-
-async def test_nothing_for_too_long_on_the_way_to_the_end_is_an_error(log: LocalLog) -> None:
-    await fill(log, 3)
-    sink = Notes()
-    with pytest.raises(
-        LogUnavailableError, match=r"numbers\[0\] was read up to 2 of 3, and no record came for 2 s"
-    ):
-        await consume(cast(LocalLog, _ShortOf(log)), sink, Pace(patience_s=2))
-    assert sink.is_closed
-
-
-class _ShortOf:
-    """A log that holds its last record back."""
-
-    def __init__(self, log: LocalLog) -> None:
-        self._log = log
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._log, name)
-
-    async def consumer(self, *named: object) -> object:
-        reader = await self._log.consumer([TOPIC])
-        poll = reader.poll
-
-        async def short(max_records: int = 500, timeout_s: float = 1.0) -> list[StoredRecord]:
-            left = 2 - reader.positions()[ZERO]
-            if left > 0:
-                return await poll(left, timeout_s)
-            await asyncio.sleep(timeout_s)
-            return []
-
-        reader.poll = short  # type: ignore[method-assign]
-        return reader
 
 
 async def test_records_that_are_gone_are_told_and_reading_begins_anew(log: LocalLog) -> None:

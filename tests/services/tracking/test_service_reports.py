@@ -15,13 +15,12 @@ from unstable_stream.events import Metrics
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import Record
 from unstable_stream.services.launch.supervisor import ServiceProcess
+from unstable_stream.services.streams.reports import Reporter
 from unstable_stream.services.tracking.service_reports import (
     LAUNCHER,
-    Reporter,
     archived_values,
     read_archived,
     read_services,
-    reporting,
     service_values,
 )
 
@@ -86,14 +85,12 @@ async def test_nothing_is_reported_once_the_work_is_told_to_stop(log: LocalLog) 
         return {"number": number}
 
     stop = asyncio.Event()
-    async with (
-        asyncio.timeout(120),
-        reporting(Reporter(log, RUN, "test", measure, every_s=0.0), stop) as silent,
-    ):
+    async with asyncio.timeout(120):
+        reporting = asyncio.ensure_future(Reporter(log, RUN, "test", measure, every_s=0.0).run(stop))
         while len(await reports(log)) < 3:
-            assert not silent.is_set()
+            assert not reporting.done()
         stop.set()
-        await silent.wait()
+        await reporting
         told = len(await reports(log))
         # The loop has turns enough for many reports, if anybody were still reporting.
         for _ in range(50):

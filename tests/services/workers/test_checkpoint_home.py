@@ -172,7 +172,6 @@ async def test_a_store_that_goes_away_in_mid_training_only_delays(
     monkeypatch: pytest.MonkeyPatch,
     uninterrupted: Curves,
 ) -> None:
-    monkeypatch.setattr("unstable_stream.services.workers.checkpoint_home._REPORT_EVERY_S", 0.1)
     with Gate(s3_server_of_session.port) as gate:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{gate.port}")
         learner = service(tmp_path, stored(s3))

@@ -35,7 +35,8 @@ from unstable_stream.runs.overlay import overlaid
 from unstable_stream.runs.recording import finish_run, new_run_id, start_run
 from unstable_stream.services.launch.stopping import Stop, end_by, say, stopped_by_signals
 from unstable_stream.services.streams.ordered_history import History, Slice, merged
-from unstable_stream.services.tracking.service_reports import LAUNCHER, Reporter
+from unstable_stream.services.streams.reports import Reporter
+from unstable_stream.services.tracking.service_reports import LAUNCHER
 
 _POLL_S: Final = 0.5
 _PUBLISH_AT_ONCE: Final = 500

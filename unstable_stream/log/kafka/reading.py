@@ -7,7 +7,6 @@ import contextlib
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
@@ -179,12 +178,12 @@ class Reading:
     progress.
     """
 
-    def __init__(self, consumer: AIOKafkaConsumer, positions: Positions = MappingProxyType({})) -> None:
+    def __init__(self, consumer: AIOKafkaConsumer) -> None:
         self._consumer = consumer
         self._queues: dict[TopicPartition, deque[Any]] = {}  # in the order of their turns; no queue is empty
         self._paused: set[TopicPartition] = set()
         self._fetching: asyncio.Task[_Fetched] | None = None
-        self.positions = dict(positions)
+        self.positions: dict[TopicPartition, int] = {}
         """The next offset to return, by partition."""
 
     @property

@@ -9,8 +9,7 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, TypeVar
 
@@ -149,7 +148,7 @@ def open_database(
         EventLogError: not a database, a database of something else, a newer schema, or not accessible.
         LogUnavailableError: stayed locked for ``busy_timeout_s``.
     """
-    with explaining(path):
+    try:
         connection = sqlite3.connect(
             path,
             timeout=busy_timeout_s,
@@ -164,6 +163,8 @@ def open_database(
             connection.close()
             raise
         return connection
+    except sqlite3.Error as error:
+        raise explain(error, path) from error
 
 
 def _prepare(connection: sqlite3.Connection, path: str, synchronous: Synchronous) -> None:
@@ -260,15 +261,6 @@ def _primary_code(error: sqlite3.Error) -> int:
 
 def _is_busy(error: sqlite3.Error) -> bool:
     return _primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-
-
-@contextmanager
-def explaining(path: str) -> Iterator[None]:
-    """Turn SQLite's errors inside into ours."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise explain(error, path) from error
 
 
 def explain(error: sqlite3.Error, path: str) -> EventLogError:

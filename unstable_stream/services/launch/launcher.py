@@ -46,7 +46,8 @@ from unstable_stream.runs.sweeps import ON_COLLAPSE
 from unstable_stream.services.launch.plan import RunPlan, plan_run, this_machine
 from unstable_stream.services.launch.preflight import check_base_model, check_config
 from unstable_stream.services.launch.stopping import Stop, end_by, in_thread, say, stopped_by_signals
-from unstable_stream.services.tracking.service_reports import LAUNCHER, Reporter, Service, service_values
+from unstable_stream.services.streams.reports import Reporter
+from unstable_stream.services.tracking.service_reports import LAUNCHER, Service, service_values
 
 if TYPE_CHECKING:
     from unstable_stream.services.launch.inline import InlineServices

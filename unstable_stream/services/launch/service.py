@@ -25,7 +25,8 @@ from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import read_history, run_started
 from unstable_stream.services.launch.service_output import configure_output, write_death
 from unstable_stream.services.launch.supervisor import FENCED_STATUS
-from unstable_stream.services.tracking.service_reports import ARCHIVER, Reporter, archived_values, reporting
+from unstable_stream.services.streams.reports import Reporter
+from unstable_stream.services.tracking.service_reports import ARCHIVER, archived_values
 from unstable_stream.services.workers.loading import loading
 
 if TYPE_CHECKING:
@@ -74,8 +75,20 @@ async def _archive(log: EventLog, run: RunContext, stop: asyncio.Event) -> None:
     reporter = Reporter(
         log, run.run_id, ARCHIVER, lambda: archived_values(stored), every_s=_ARCHIVER_REPORTS_S
     )
-    async with reporting(reporter, stop) as silent:
+    silent = asyncio.Event()
+
+    async def report() -> None:
+        try:
+            await reporter.run(stop)
+        finally:
+            silent.set()
+
+    reporting = asyncio.ensure_future(report())
+    try:
+        # It stops once nothing more is reported: the last report is archived, too.
         await run_archiver(log, run.data.archive, stop=silent, on_flush=count)
+    finally:
+        reporting.cancel()
 
 
 SERVICES = ("collector", "learner", *STREAM_SERVICES)

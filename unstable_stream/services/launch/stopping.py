@@ -12,9 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextvars import copy_context
 from types import FrameType
-from typing import Final, TypeVar, cast
+from typing import Final, TypeVar
 
 from unstable_stream.errors import RunError
 
@@ -52,32 +53,24 @@ async def in_thread(stop: Stop, work: Callable[..., T], *arguments: object) -> T
     Raises:
         RunError: ``stop`` asks for the end at once.
     """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if not done.done():  # else the caller was cancelled
-            if error is not None:
-                done.set_exception(error)
-            else:
-                done.set_result(cast("T", result))
+    result: Future[T] = Future()
+    result.set_running_or_notify_cancel()  # a caller that is cancelled drops the result
 
     def run() -> None:
-        result, error = None, None
         try:
-            result = work(*arguments)
-        except BaseException as raised:  # noqa: BLE001 - raised again by the caller
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-            loop.call_soon_threadsafe(settle, result, error)
+            result.set_result(work(*arguments))
+        except BaseException as error:  # noqa: BLE001 - raised again by the caller
+            result.set_exception(error)
 
+    done = asyncio.wrap_future(result)
     threading.Thread(target=copy_context().run, args=(run,), daemon=True).start()
     hurry = asyncio.ensure_future(stop.at_once.wait())
     try:
         await asyncio.wait((done, hurry), return_when=asyncio.FIRST_COMPLETED)
     finally:
         hurry.cancel()
-    if not done.done():
+        is_left = done.cancel()
+    if is_left:
         raise RunError(f"{stop.reason}: ended before the run was recorded; nothing was written")
     return done.result()
 

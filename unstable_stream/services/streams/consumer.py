@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from unstable_stream.console import get_logger
-from unstable_stream.errors import EventLogError, LogUnavailableError, OffsetOutOfRangeError
+from unstable_stream.errors import EventLogError, OffsetOutOfRangeError
 from unstable_stream.log.port import Consumer, EventLog, Positions, StoredRecord, TopicPartition
 from unstable_stream.log.reading import any_record, ends_of, offsets_of, read_on
 
@@ -93,9 +93,6 @@ class Pace:
     gather_s: float = 0.0
     """Seconds to wait after a small first poll, for sinks where a small batch costs as much as a large one.
     """
-    patience_s: float | None = None
-    """Seconds without a record, before the end, after which an error is raised; ``None``: wait for ever.
-    """
 
 
 async def run_consumer(
@@ -125,7 +122,6 @@ async def run_consumer(
 
     Raises:
         OffsetOutOfRangeError: the log deleted records before they were read, or lost what was read.
-        LogUnavailableError: no record came for ``pace.patience_s`` on the way to the end.
     """
     loop = _Loop(log, topics, consumer, sink, stop, drain, pace or Pace())
     try:
@@ -187,10 +183,10 @@ class _Loop:
 
     async def run(self, ends: Positions | None, on_ready: Callable[[], None]) -> None:
         """Repeat the round until ``stop``, or until the positions ``ends``."""
-        ready, moved_at = False, loop_time()
+        ready = False
         while not self.stop.is_set() or self.drain:
             if self.stop.is_set() and ends is None:
-                ends, moved_at = await offsets_of(self.log.high_watermarks, self.topics), loop_time()
+                ends = await offsets_of(self.log.high_watermarks, self.topics)
             records = await self._gather(_DRAIN_S if ends is not None else self.pace.wait_s)
             await self.sink.process(records, self._read_up_to())
             if self.stop.is_set() and not self.drain:
@@ -200,9 +196,7 @@ class _Loop:
             if not ready and (self.consumer.assignment() or loop_time() - self._assigned_at >= JOIN_S):
                 ready = True
                 on_ready()
-            if records:
-                moved_at = loop_time()
-            else:
+            if not records:
                 await self.sink.flush(self._read_up_to())
             if ends is None:
                 continue
@@ -211,7 +205,6 @@ class _Loop:
                 return
             if not records:
                 await self._look_for_deleted()
-                self._lose_patience(ends, loop_time() - moved_at)
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -301,17 +294,6 @@ class _Loop:
                         OffsetOutOfRangeError(f"{at} begins at {first}, and was read up to {read_up_to[at]}")
                     )
                     return
-
-    def _lose_patience(self, ends: Positions, idle_s: float) -> None:
-        if self.pace.patience_s is None or idle_s <= self.pace.patience_s:
-            return
-        read_up_to = self.consumer.positions()
-        for at, end in ends.items():
-            if read_up_to.get(at, 0) < end:
-                raise LogUnavailableError(
-                    f"{at} was read up to {read_up_to.get(at, 0)} of {end}, and no record came for "
-                    f"{self.pace.patience_s:g} s. Nothing is lost: start again to read the rest"
-                )
 
 
 def _at(record: StoredRecord) -> TopicPartition:

@@ -46,7 +46,7 @@ async def with_archive(log: EventLog, archive: ArchiveAddress) -> AsyncIterator[
 
 
 class _TieredLog:
-    """A log with the three answers that what was deleted changes."""
+    """A log with the two answers that what was deleted changes."""
 
     def __init__(
         self, log: EventLog, reader: RecordReader, ranges: Mapping[TopicPartition, tuple[int, int]]
@@ -71,24 +71,12 @@ class _TieredLog:
         for topic in topics:
             if start == "beginning":
                 await consumer.seek(await self.beginning_offsets(topic))
-            elif start != "end":
-                await consumer.seek(await self.offsets_for_time(topic, start))
         return consumer
 
     async def beginning_offsets(self, topic: str) -> Positions:
         """Return the first offset of each partition that the archive or the log has."""
         begins = await self._inner.beginning_offsets(topic)
         return {at: self._ranges.get(at, (begin, 0))[0] for at, begin in begins.items()}
-
-    async def offsets_for_time(self, topic: str, timestamp_ms: int) -> Positions:
-        """Return the first offset at or after a time, in the archive or in the log."""
-        found = dict(await self._inner.offsets_for_time(topic, timestamp_ms))
-        for at in found.keys() & self._ranges.keys():
-            first, begin = self._ranges[at]
-            archived = await asyncio.to_thread(self._reader.first_at, *at, timestamp_ms)
-            if archived is not None and archived < begin:
-                found[at] = max(archived, first)
-        return found
 
 
 class _TieredConsumer:

@@ -21,7 +21,7 @@ import functools
 import time
 from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass
-from typing import ClassVar, Final, TypeVar
+from typing import Final, TypeVar
 
 from unstable_stream.archive import ArchiveWriter, Written
 from unstable_stream.console import get_logger
@@ -39,10 +39,6 @@ T = TypeVar("T")
 _TOPICS_S: Final = 5.0
 _MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 """Bytes of record values. A batch takes about four times this in memory while it is built."""
-_PATIENCE_S: Final = 120.0
-"""Seconds without a record that are allowed after a stop: the group may be in a rebalance, brokers may
-move, and an open transaction holds records back until brokers abort it.
-"""
 _READERS_TURN_S: Final = 0.03
 _PASS_OVER_S: Final = 5.0
 """Seconds between two times that the archive's own positions move past offsets without records. If the
@@ -80,7 +76,6 @@ async def run_archiver(
     Raises:
         ArchiveError: the archive cannot be written, and nothing of the current batch was stored; or the log
             has lost records that were archived.
-        LogUnavailableError: after ``stop`` the log did not return its remaining records.
     """
     names = await _declared_topics(log, stop) if topics is None else list(topics)
     if not names:
@@ -98,7 +93,6 @@ async def run_archiver(
             wait_s=flush_interval_s,
             # Even a small transaction costs about 50 ms.
             gather_s=flush_interval_s,
-            patience_s=_PATIENCE_S,
         )
         await run_consumer(log, names, consumer, sink, stop=stop, drain=True, pace=pace)
     finally:
@@ -122,7 +116,6 @@ class ArchiveSink:
     on_flush: Callable[[Written], None]
     """Called with the result of each transaction."""
     retention: Retention
-    busy: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self._letters = DeadLetters(ARCHIVER_GROUP, log_id=self.writer.log_id)

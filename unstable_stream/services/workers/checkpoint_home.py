@@ -26,20 +26,17 @@ from unstable_stream.algorithms.learners.checkpoint import (
     saved_model,
 )
 from unstable_stream.console import get_logger
-from unstable_stream.errors import EventLogError, StoreError
+from unstable_stream.errors import StoreError
 from unstable_stream.events import Checkpoint
-from unstable_stream.log.port import EventLog
 from unstable_stream.log.stores.address import is_address, joined, name_of
 from unstable_stream.log.stores.cache import HostCache
 from unstable_stream.log.stores.checkpoint_files import FETCHED_TO_TRAIN, OPTIMIZER_FILE, STATE_FILE
-from unstable_stream.log.stores.store import Store, store_wait_s
+from unstable_stream.log.stores.store import Store
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.services.workers.collector_reports import metrics_record
 
 _KEPT_FOR_FORKS: Final = 10
 """The checkpoint of every update that is a multiple of this keeps its optimizer state."""
-_REPORT_EVERY_S: Final = 2.0
 
 _logger = get_logger(__name__)
 
@@ -200,23 +197,3 @@ class CheckpointTidier:
         except StoreError as error:
             # What was published is safe. The rest is looked for again when the learner starts.
             _logger.warning("what is not needed any more was left in the store", reason=str(error))
-
-
-async def report_store_wait(log: EventLog, run_id: str, service: str) -> None:
-    """Publish how long this process has waited for a store, until cancelled.
-
-    It does so at first, as long as it waits, and when it does not any more.
-    """
-    reported: float | None = None
-    while True:
-        waited = store_wait_s()
-        if waited or reported != 0.0:
-            values = {f"stores/{service}/wait_s": waited}
-            record = metrics_record(run_id, service, values, key=f"store-wait-of-{service}")
-            try:
-                await log.append([record])
-            except EventLogError as error:
-                _logger.warning("not reported", service=service, reason=str(error))
-            else:
-                reported = waited
-        await asyncio.sleep(_REPORT_EVERY_S)

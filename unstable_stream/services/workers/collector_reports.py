@@ -8,9 +8,10 @@ from dataclasses import asdict
 from typing import Final, TypeAlias
 
 from unstable_stream.errors import ServiceError
-from unstable_stream.events import AdapterProof, Metrics, event_id, now_ms
-from unstable_stream.log.port import EventLog, Record
+from unstable_stream.events import AdapterProof, event_id
+from unstable_stream.log.port import EventLog
 from unstable_stream.log.records import record_from_event
+from unstable_stream.services.streams.reports import metrics_record
 from unstable_stream.services.workers.engine import EngineHandle
 
 _EVERY_S: Final = 5.0
@@ -95,19 +96,6 @@ class CollectorReports:
         if pool and pool != self._reported_pool:
             self._reported_pool = pool
             await log.append([metrics_record(self._run_id, "model-pool", pool)])
-
-
-def metrics_record(run_id: str, source: str, values: Mapping[str, float], key: str | None = None) -> Record:
-    """Return a record of metrics of this moment; ``key``: what its id is made of, by default the source."""
-    at_ms = now_ms()
-    event = Metrics(
-        event_id=event_id(run_id, "metrics", key or source, at_ms),
-        run_id=run_id,
-        occurred_at_ms=at_ms,
-        source=source,
-        values=dict(values),
-    )
-    return record_from_event(event)
 
 
 async def read_gpus() -> dict[str, float]:

@@ -1,26 +1,23 @@
 """The snapshots of a collector: what it knows of its run, saved with the positions up to which it has read.
 
-Without one it reads all games and outcomes of its run again when it starts. Its saved states
-(:meth:`~unstable_stream.log.port.Transaction.save`) are in one scope:
+Without one it reads all games and outcomes of its run again when it starts. It is one saved state
+(:meth:`~unstable_stream.log.port.Transaction.save`) in a scope of its own: the schedules' state and the
+positions of all topics. Own games are in it as soon as they were published, so it may know of some behind
+these positions: they are recognised by their numbers. Of checkpoints it has the names; their events are read
+again.
 
-- ``state``: the schedules' state and the positions of all topics. Own games are in it as soon as they were
-  published, so it may know of some behind these positions: they are recognised by their numbers.
-- ``checkpoint/UID``: one for each checkpoint, saved once. So a snapshot grows by some bytes an update only.
-
-They may be deleted at any time, and are not used if they are damaged, of another format, log, or settings:
+It may be deleted at any time, and is not used if it is damaged, of another format, log, or settings:
 then the collector reads its run from the beginning.
 """
 
 import hashlib
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
 
 from unstable_stream.console import get_logger
-from unstable_stream.errors import EventError
-from unstable_stream.events import Checkpoint, GameStarted, decode_event, encode_event
+from unstable_stream.events import Checkpoint, GameStarted
 from unstable_stream.extensions import KINDS, use_of
 from unstable_stream.log.port import EventLog, Positions, Transaction
 from unstable_stream.log.saved_state import (
@@ -33,6 +30,7 @@ from unstable_stream.log.saved_state import (
 )
 from unstable_stream.runs.code import named_code
 from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.starts import run_events
 from unstable_stream.services.streams.snapshots import (
     MOST_BYTES,
     SinceSnapshot,
@@ -45,7 +43,6 @@ from unstable_stream.services.workers.game_schedule import GameSchedule, Schedul
 _FORMAT: Final = 1
 """To be raised when the fold or its state changes."""
 _STATE: Final = "state"
-_CHECKPOINT: Final = "checkpoint/"
 _CODE: Final = ("opponent_sampling", "rating_system")
 """The kinds of extension that the fold calls."""
 
@@ -103,26 +100,18 @@ async def read_snapshot(
         OffsetOutOfRangeError: it knows records that the log has lost.
         ConfigError: code that the configuration names is not here.
     """
-    saved = await log.saved(_scope(run_id, topics))
-    if not saved:
+    saved = (await log.saved(_scope(run_id, topics), [_STATE])).get(_STATE)
+    if saved is None:
         return None
-    digest = _schedule_digest(config)
-    try:
-        state = unpack_state(saved[_STATE], SavedCollector, _FORMAT, digest)
-        checkpoints = [_checkpoint(saved[_CHECKPOINT + uid]) for uid in state.checkpoints]
-    except KeyError as error:
-        raise UnusableStateError(f"{error} is missing") from error
-    except (zlib.error, EventError) as error:
-        raise UnusableStateError(str(error)) from error
+    state = unpack_state(saved, SavedCollector, _FORMAT, _schedule_digest(config))
     await check_state(log, state)
-    return state, checkpoints
-
-
-def _checkpoint(packed: bytes) -> Checkpoint:
-    event = decode_event(zlib.decompress(packed))
-    if not isinstance(event, Checkpoint):
-        raise UnusableStateError(f"it holds a {type(event).__name__}, expected a Checkpoint")
-    return event
+    found: dict[str, Checkpoint] = {}
+    async for _, event in run_events(log, (Checkpoint.TOPIC,), run_id):
+        if isinstance(event, Checkpoint):
+            found.setdefault(event.model_uid, event)
+    if missing := [uid for uid in state.checkpoints if uid not in found]:
+        raise UnusableStateError(f"checkpoint {missing[0]} is not in the log")
+    return state, [found[uid] for uid in state.checkpoints]
 
 
 class CollectorSnapshots:
@@ -146,7 +135,6 @@ class CollectorSnapshots:
         self._digest = _schedule_digest(config)
         self._schedule = schedule
         self._measuring = measuring
-        self._saved_checkpoints: set[str] = set()
         self.since = SinceSnapshot(pace)
         """The records that were folded since the last one was saved."""
         self.fits = True
@@ -167,7 +155,6 @@ class CollectorSnapshots:
         state, checkpoints = saved
         self._schedule.load_state(state.schedule, checkpoints)
         self._measuring.load_state(state.measured, checkpoints)
-        self._saved_checkpoints.update(state.checkpoints)
         return state.offsets
 
     async def save(self, transaction: Transaction, positions: Positions) -> None:
@@ -175,20 +162,19 @@ class CollectorSnapshots:
 
         The transaction must be one of the collector's fenced producer.
         """
-        states = self._states(await self._event_log.log_id(), positions)
-        if len(states[_STATE]) > MOST_BYTES:
+        state = self._state(await self._event_log.log_id(), positions)
+        if len(state) > MOST_BYTES:
             self.fits = False
             _log.warning(
                 "snapshot not saved: a restart reads the whole run",
                 run=self._run_id,
-                reason=f"it takes {len(states[_STATE])} bytes, and at most {MOST_BYTES} are saved",
+                reason=f"it takes {len(state)} bytes, and at most {MOST_BYTES} are saved",
             )
         else:
-            await transaction.save(_scope(self._run_id, self._topics), states)
-            self._saved_checkpoints.update(self._schedule.checkpoints)
-        self.since.saved(sum(map(len, states.values())))
+            await transaction.save(_scope(self._run_id, self._topics), {_STATE: state})
+        self.since.saved(len(state))
 
-    def _states(self, log_id: str, positions: Positions) -> Mapping[str, bytes]:
+    def _state(self, log_id: str, positions: Positions) -> bytes:
         state = SavedCollector(
             format=_FORMAT,
             digest=self._digest,
@@ -198,9 +184,4 @@ class CollectorSnapshots:
             schedule=self._schedule.state(),
             measured=self._measuring.state(),
         )
-        new = {
-            _CHECKPOINT + uid: zlib.compress(encode_event(checkpoint), 1)
-            for uid, checkpoint in self._schedule.checkpoints.items()
-            if uid not in self._saved_checkpoints
-        }
-        return {**new, _STATE: pack_state(state)}
+        return pack_state(state)

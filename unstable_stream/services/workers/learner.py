@@ -53,17 +53,18 @@ from unstable_stream.log.port import Consumer, EventLog, Positions, Producer
 from unstable_stream.log.reading import of_run, readable_events
 from unstable_stream.log.saved_state import pack_state
 from unstable_stream.log.stores.checkpoint_files import LEARNER_STATE_FILE, opened_checkpoint
+from unstable_stream.log.stores.store import store_wait_s
 from unstable_stream.reward_transformations import build_sampling
 from unstable_stream.reward_transformations.transform import UnsavableState
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.placement import Share
 from unstable_stream.runs.resume import RecordedConfigs
+from unstable_stream.services.streams.reports import Reporter
 from unstable_stream.services.workers.checkpoint_home import (
     CheckpointTidier,
     StoredHome,
     home_of,
-    report_store_wait,
 )
 from unstable_stream.services.workers.learner_core import (
     LearnerGroup,
@@ -174,7 +175,10 @@ class LearnerService:
         store_wait_report = None
         if isinstance(self._home, StoredHome):
             service = f"learner{of_model}".replace("/", "-")
-            store_wait_report = asyncio.ensure_future(report_store_wait(log, self._run_id, service))
+            reporter = Reporter(
+                log, self._run_id, service, lambda: {f"stores/{service}/wait_s": store_wait_s()}
+            )
+            store_wait_report = asyncio.ensure_future(reporter.run())
         try:
             recovery = Recovery(
                 log,
