@@ -33,9 +33,9 @@ from benchmarks.harness import Comparison, compare, parser, report
 from benchmarks.peers.batch import RANK, SHAPES, Shape
 from benchmarks.peers.models import write_model
 from unstable_stream.algorithms import Reinforce, TrainingSample
-from unstable_stream.algorithms.learners.lora import ALL_PROJECTIONS, LoraSettings
 from unstable_stream.algorithms.learners.settings import LearnerSettings
 from unstable_stream.algorithms.learners.standard_learner import StandardLearner
+from unstable_stream.algorithms.settings import ALL_PROJECTIONS, LoraSettings
 
 _SHAPES = {
     "quickstart": SHAPES["tiny"],

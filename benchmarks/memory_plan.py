@@ -108,7 +108,6 @@ def _peak_bytes(process: str, config: RunConfig) -> int:
     prompts = rng.integers(0, vocabulary, (rows, _LENGTH - _COMPLETION)).astype(np.int32)
     if process == "learner":
         from unstable_stream.algorithms import Reinforce, TrainingSample
-        from unstable_stream.algorithms.learners.lora import LoraSettings
         from unstable_stream.algorithms.learners.settings import LearnerSettings
         from unstable_stream.algorithms.learners.standard_learner import StandardLearner
 
@@ -121,7 +120,7 @@ def _peak_bytes(process: str, config: RunConfig) -> int:
                     learning_rate=1e-4,
                     max_generation_len=_COMPLETION,
                     parameters=config.learner.parameters,
-                    lora_cfg=LoraSettings(**config.lora.model_dump()),
+                    lora_cfg=config.lora,
                     activation_checkpointing=config.learner.activation_checkpointing,
                     num_threads=1,
                 ),

@@ -29,7 +29,7 @@ from unstable_stream.games.opponents.scripted import scripted_player
 from unstable_stream.games.play import play_game
 from unstable_stream.history.hindsight.rederive import rederive
 from unstable_stream.history.hindsight.rerate import rerate_from_archive, rerate_from_log
-from unstable_stream.history.proofs.play_again import ReplayRules, replay
+from unstable_stream.history.proofs.play_again import replay
 from unstable_stream.history.proofs.verify import verify_run
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.reading import read_to_end
@@ -40,6 +40,7 @@ from unstable_stream.model_pool.systems import Elo, OpenSkill, RatingSystem
 from unstable_stream.reward_transformations import RewardProcessor
 from unstable_stream.runs.config import RewardConfig, RunConfig, parse_config
 from unstable_stream.runs.recording import start_run
+from unstable_stream.runs.sections import CollectorConfig
 
 ENV = "TicTacToe-v0-train"
 _GAMES_PER_CHECKPOINT = 200
@@ -221,7 +222,7 @@ def replay_all(games: Sequence[GameOutcome]) -> float:
     """Ours: play again and recompute every record, a game at a time."""
     began = time.perf_counter()
     for game in games:
-        assert replay(game, ReplayRules(50, 0)).outcome is None
+        assert replay(game, CollectorConfig(max_turns=50)).outcome is None
     return len(games) / (time.perf_counter() - began)
 
 

@@ -12,7 +12,7 @@ import transformers
 from tokenizers import Tokenizer, models
 
 from benchmarks.peers.batch import RANK, Shape, text_of
-from unstable_stream.algorithms.learners.lora import ALL_PROJECTIONS
+from unstable_stream.algorithms.settings import ALL_PROJECTIONS
 
 _ADAPTER_STD = 0.02
 """Of both factors, so that neither has a gradient of zero, as a new adapter has."""

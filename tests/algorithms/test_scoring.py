@@ -46,9 +46,9 @@ def tensors(turns: Sequence[tuple[list[int], list[int]]]) -> TokenBatch:
 
 def call(
     scorer: CompletionScorer, batch: TokenBatch, shared_prefix: int, **options: Any
-) -> tuple[Tensor, Tensor]:
-    inputs = (batch.input_ids, batch.positions, batch.targets, batch.temperatures)
-    return scorer(*inputs, shared_prefix=shared_prefix, **options)
+) -> tuple[Tensor, ...]:
+    states = scorer.states(batch.input_ids, batch.positions, shared_prefix)
+    return scorer.score(states, batch.targets, batch.temperatures, **options)
 
 
 @given(

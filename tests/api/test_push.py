@@ -24,7 +24,7 @@ from tests.places import ask
 from unstable_stream.algorithms.intervals import wilson_interval
 from unstable_stream.api.checkpoints import find_checkpoint
 from unstable_stream.api.model_card import LEFT_OUT, Form, ModelCard, published_config
-from unstable_stream.api.push import push_checkpoint, upload
+from unstable_stream.api.push import upload
 from unstable_stream.api.trained_on import read_training
 from unstable_stream.errors import CheckpointError, ConfigError, RunError
 from unstable_stream.events import AdapterProbe
@@ -114,7 +114,9 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Hub, str]]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    yield made, f"http://127.0.0.1:{server.server_port}"
+    address = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+    yield made, address
     server.shutdown()
     server.server_close()
     thread.join()
@@ -349,8 +351,7 @@ def test_an_archive_that_is_behind_is_named(trained: us.Run, tmp_path: Path) -> 
 
 def test_the_hub_gets_the_same_files(trained: us.Run, hub: tuple[Hub, str]) -> None:
     made, address = hub
-    how: dict[str, Any] = {"merged": False, "replace": False, "public": False, "endpoint": address}
-    done = push_checkpoint(trained.place, f"{trained.id}@2", f"hf://{REPOSITORY}", **how)
+    done = trained.push(f"hf://{REPOSITORY}", at=2)
     assert done.destination == f"{address}/{REPOSITORY}"
     assert made.private is True
     assert made.message == f"{trained.id}@2 of unstable_stream"
@@ -475,42 +476,43 @@ def test_no_secret_is_published() -> None:
         assert key not in str(caught.value)
 
 
-def send(directory: Path, address: str, *, public: bool = False, replace: bool = False) -> str:
-    return upload(directory, REPOSITORY, public=public, replace=replace, message="new", endpoint=address)
+def send(directory: Path, *, public: bool = False, replace: bool = False) -> str:
+    return upload(directory, REPOSITORY, public=public, replace=replace, message="new")
 
 
 def test_files_on_the_hub_are_replaced_only_if_that_is_said(hub: tuple[Hub, str], directory: Path) -> None:
-    made, address = hub
+    made, _ = hub
     made.private = True
     made.files["model.safetensors"] = b"old"
     before = dict(made.files)
     with pytest.raises(RunError, match=r"^hf://me/player has files: add --force"):
-        send(directory, address)
+        send(directory)
     assert made.files == before
-    send(directory, address, replace=True)
+    send(directory, replace=True)
     assert made.files.keys() == {".gitattributes", "README.md", "adapter_model.safetensors"}
 
 
 def test_nothing_becomes_public_unless_that_is_said(hub: tuple[Hub, str], directory: Path) -> None:
-    made, address = hub
+    made, _ = hub
     made.private = False
     with pytest.raises(RunError, match=r"is public: add --public"):
-        send(directory, address)
+        send(directory)
     assert made.files.keys() == {".gitattributes"}
-    send(directory, address, public=True)
+    send(directory, public=True)
     assert "README.md" in made.files
 
 
 def test_what_the_hub_says_no_to_is_one_line(
     hub: tuple[Hub, str], directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, address = hub
+    made, _ = hub
     made.refuses = "you have no right to create a model here"
     one_line = r"^could not upload to hf://me/player: .*"
     with pytest.raises(RunError, match=one_line + r"no right to create.*\Z"):
-        send(directory, address)
+        send(directory)
     monkeypatch.setenv("HF_TOKEN", "hf_of_another")
     with pytest.raises(RunError, match="who are you"):
-        send(directory, address)
+        send(directory)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")  # where nobody listens
     with pytest.raises(RunError, match=one_line + r"\Z"):
-        send(directory, "http://127.0.0.1:9")  # where nobody listens
+        send(directory)

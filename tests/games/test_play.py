@@ -36,7 +36,8 @@ from unstable_stream.events import (
 )
 from unstable_stream.games.play import PlayedGame, play_game, turn_seed
 from unstable_stream.games.players import Move, TurnContext
-from unstable_stream.history.proofs.play_again import ReplayRules, replay, trajectory_view
+from unstable_stream.history.proofs.play_again import replay, trajectory_view
+from unstable_stream.runs.sections import CollectorConfig
 
 TICTACTOE = "TicTacToe-v0-train"
 
@@ -295,7 +296,7 @@ async def test_foreign_text_is_played_as_it_is_recorded() -> None:
     recorded = decode_event(encode_event(outcome))
     assert recorded == outcome
     assert isinstance(recorded, GameOutcome)
-    again = replay(recorded, ReplayRules(50, 0))
+    again = replay(recorded, CollectorConfig(max_turns=50))
     assert (again.outcome, again.problem) == (None, None)
     stored = decode_event(encode_event(trajectory))
     assert isinstance(stored, Trajectory)
@@ -336,4 +337,4 @@ async def test_the_end_of_every_answer_is_recorded() -> None:
     played = await play(make_started(TICTACTOE, 2), {0: ListPlayer(["[0]", "[1]", "[2]"]), 1: Endpoint()})
     assert played.outcome.finish_reasons == (None, "length", None, "stop", None)
     assert played.outcome.no_answers == {1: 1}
-    assert replay(played.outcome, ReplayRules(50, 0)).outcome is None
+    assert replay(played.outcome, CollectorConfig(max_turns=50)).outcome is None

@@ -72,12 +72,9 @@ class LearnersView:
     ) -> list[float]:
         """Return the log-probability of each token of ``completion`` at temperature 1."""
         self._put_on(adapter)
-        found, _ = self._scorer(
-            torch.tensor([[*prompt, *completion]]),
-            torch.arange(len(prompt) - 1, len(prompt) + len(completion) - 1),
-            torch.tensor(completion),
-            torch.ones(len(completion)),
-        )
+        positions = torch.arange(len(prompt) - 1, len(prompt) + len(completion) - 1)
+        states = self._scorer.states(torch.tensor([[*prompt, *completion]]), positions)
+        found, _ = self._scorer.score(states, torch.tensor(completion), torch.ones(len(completion)))
         logprobs: list[float] = found.tolist()
         return logprobs
 

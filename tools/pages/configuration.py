@@ -2,8 +2,8 @@
 
 from pydantic import BaseModel
 
-from unstable_stream.api.config_keys import as_toml, described, sections_of, variant_of
-from unstable_stream.runs.config import RunConfig
+from unstable_stream.api.config_keys import as_toml, described, variant_of
+from unstable_stream.runs.config import RunConfig, sections_of
 from unstable_stream.runs.overlay import PRESETS
 
 _INTRO = """# Configuration

@@ -78,30 +78,6 @@ class CompletionScorer:
         self._probe(model)
         self._shares_prefix = not always_recompute and self._probe_sharing()
 
-    def __call__(
-        self,
-        input_ids: Tensor,
-        positions: Tensor,
-        targets: Tensor,
-        temperatures: Tensor,
-        *,
-        entropy_grad: bool = False,
-        shared_prefix: int = 0,
-    ) -> tuple[Tensor, Tensor]:
-        """Return log-probability and entropy of each target, float32[N] both.
-
-        Args:
-            input_ids: int64[D, T], padded on the right.
-            positions: int64[N], indices into the flattened ``[D * T]`` states.
-            targets: int64[N].
-            temperatures: float32[N], the divisors of the logits.
-            entropy_grad: true if the entropy must be differentiable.
-            shared_prefix: number of tokens with which all rows begin. None of ``positions`` is among them.
-        """
-        states = self.states(input_ids, positions, shared_prefix)
-        logprobs, entropy = self.score(states, targets, temperatures, entropy_grad=entropy_grad)
-        return logprobs, entropy
-
     @property
     def hidden_size(self) -> int:
         """Length of the decoder's state of one position."""
@@ -118,6 +94,7 @@ class CompletionScorer:
     ) -> tuple[Tensor, ...]:
         """Return log-probability and entropy of each target, float32[N] both, from its state [N, hidden].
 
+        ``temperatures``, float32[N], divide the logits. ``entropy_grad``: the entropy must be differentiable.
         With a reference also the divergence KL(policy || reference) before each, float32[N] in nats: exact,
         a sum over the vocabulary, at the same temperature, with gradients.
         """
@@ -139,7 +116,13 @@ class CompletionScorer:
         return tuple(torch.cat(values) for values in zip(*parts, strict=True))
 
     def states(self, input_ids: Tensor, positions: Tensor, shared_prefix: int = 0) -> Tensor:
-        """Return the decoder's state at each position, [N, hidden]; arguments as for a call."""
+        """Return the decoder's state at each position, [N, hidden].
+
+        Args:
+            input_ids: int64[D, T], padded on the right.
+            positions: int64[N], indices into the flattened ``[D * T]`` states.
+            shared_prefix: number of tokens with which all rows begin. None of ``positions`` is among them.
+        """
         rows, width = input_ids.shape
         saving = shared_prefix * (rows - 1) / (rows * width)
         # A model that recomputes its activations would fill the cache twice.

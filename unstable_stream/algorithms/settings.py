@@ -1,4 +1,6 @@
-"""The settings of the built-in algorithms, keys of ``[algorithm]``; their classes check arguments with them.
+"""The settings of the adapter, and of the built-in algorithms, whose classes check arguments with them.
+
+They are the keys of ``[lora]`` and ``[algorithm]``.
 
 To add a built-in algorithm, write its settings here and its class in a module beside.
 
@@ -13,6 +15,45 @@ import pydantic
 from pydantic import Field, PositiveInt
 
 from unstable_stream.extensions.sections import ConfigSection
+from unstable_stream.log.stores.adapter_format import adapter_scale
+
+ALL_PROJECTIONS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+class LoraSettings(ConfigSection):
+    """The adapter that is trained, unless ``learner.parameters`` is ``all``."""
+
+    lora_rank: PositiveInt = 16
+    """Rank of the two matrices whose product is added to each weight."""
+    lora_alpha: PositiveInt = 32
+    """The product is scaled by this, divided by the rank."""
+    lora_dropout: float = Field(0.0, ge=0, lt=1)
+    """Share of an adapted layer's inputs that is left out at random while it is trained."""
+    use_rslora: bool = False
+    """Scale the adapter by ``lora_alpha`` over the root of the rank (rsLoRA, arXiv:2312.03732), so that its
+    steps do not shrink as the rank grows; for ranks above 32."""
+    loraplus_lr_ratio: float = Field(1.0, ge=1)
+    """Learning rate of the adapter's second factor, as a multiple of the first's (LoRA+, arXiv:2402.12354):
+    wide models learn faster with 2 to 16, at a lower ``learner.learning_rate``."""
+    target_modules: tuple[str, ...] = ALL_PROJECTIONS
+    """Names of the linear layers that are adapted, as modules of the model end with them."""
+    last_layers: PositiveInt | None = None
+    """Only this many of the last decoder layers get the adapter; ``None``: all. Fewer train faster, because
+    the backward pass ends at the first of them.
+    """
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as JSON values, as checkpoint events record them."""
+        # Without those at their defaults that checkpoints from before these settings do not have.
+        later = {"last_layers": None, "use_rslora": False, "loraplus_lr_ratio": 1.0}
+        values = self.model_dump(mode="json")
+        return {name: value for name, value in values.items() if name not in later or value != later[name]}
+
+    @property
+    def scale(self) -> float:
+        """The factor of B A x."""
+        config = {"lora_alpha": self.lora_alpha, "use_rslora": self.use_rslora}
+        return adapter_scale(config, "", self.lora_rank)
 
 
 class BuiltInAlgorithmConfig(ConfigSection):

@@ -10,7 +10,7 @@ Nothing here needs torch: a proof starts in a fraction of a second, on any machi
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,7 +185,12 @@ def decide_batch(
         if steps
         else {}
     )
-    return UpdateDecision(samples, admissions, (*dropped, *left_out(samples, admissions)), metrics)
+    truncated = [
+        DroppedStep(sample.step_id, "truncated")
+        for sample, decision in zip(samples, admissions, strict=True)
+        if decision == "drop"
+    ]
+    return UpdateDecision(samples, admissions, (*dropped, *truncated), metrics)
 
 
 def shaped_rewards(steps: Sequence[Step], transform: SamplingTransform) -> list[float]:
@@ -234,22 +239,6 @@ def admission(
     if not len(sample.completion_token_ids):
         return "mask"
     return truncated_turns if sample.truncated else "train"
-
-
-class _Named(Protocol):
-    @property
-    def step_id(self) -> str: ...
-
-
-def left_out(samples: Sequence[_Named], admissions: Sequence[Admission]) -> tuple[DroppedStep, ...]:
-    """Return the steps of a batch that the algorithm drops, as an update records them: ``truncated``, in
-    order.
-    """
-    return tuple(
-        DroppedStep(sample.step_id, "truncated")
-        for sample, decision in zip(samples, admissions, strict=True)
-        if decision == "drop"
-    )
 
 
 def drawn_ids(update: LearnerUpdate) -> list[str]:

@@ -3,6 +3,8 @@
 docs/reference/configuration.md and ``unstable-stream config`` are made from these alone.
 """
 
+import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
@@ -13,7 +15,7 @@ from pydantic.fields import FieldInfo
 
 from unstable_stream.algorithms.settings import BUILT_IN
 from unstable_stream.errors import ConfigError, did_you_mean
-from unstable_stream.runs.config import RunConfig, entry_of, read_toml
+from unstable_stream.runs.config import RunConfig, entry_of, read_toml, sections_of
 from unstable_stream.runs.engine_sections import ENGINES
 
 _NAMES: Final = {bool: "boolean", int: "integer", float: "number", str: "text", dict: "table"}
@@ -108,13 +110,6 @@ def config_schema() -> dict[str, Any]:
     return {"$schema": "http://json-schema.org/draft-07/schema#", "title": "unstable_stream run", **schema}
 
 
-def sections_of(annotation: Any) -> list[type[BaseModel]]:
-    """Return the sections that a value of this type may be. ``Any``: a type as annotated."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return list(dict.fromkeys(model for part in get_args(annotation) for model in sections_of(part)))
-
-
 def described(name: str, field: FieldInfo) -> ConfigKey:
     """Return what is known of one field of a section; the path is its name."""
     sections = sections_of(field.annotation)
@@ -157,18 +152,23 @@ def _bounds(notes: Sequence[Any]) -> Iterator[str]:
 
 
 def as_toml(value: Any) -> str:
-    """Return a value as TOML writes it; ``none`` for none. ``Any``: a default, or what a file has."""
+    """Return a value as TOML; none is ``none``, and left out within others. ``Any``: as a file may have."""
     if value is None:
         return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return f'"{value}"'
-    if isinstance(value, tuple | list):
-        return "[" + ", ".join(map(as_toml, value)) + "]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {as_toml(item)}" for key, item in value.items()) + "}"
-    return str(value)
+        pairs = [f"{_toml_key(key)} = {as_toml(item)}" for key, item in value.items() if item is not None]
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(as_toml(each) for each in value if each is not None) + "]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    # JSON writes texts as TOML does, but for pairs of surrogates and the control character 127.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _toml_key(name: str) -> str:
+    bare = name and all(each in "-_" or (each.isascii() and each.isalnum()) for each in name)
+    return name if bare else as_toml(name)
 
 
 def type_name(annotation: Any) -> str:

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from unstable_stream import archive
 from unstable_stream.api.place import Place
-from unstable_stream.archive import archive_bytes, find_archived_run, open_archive
+from unstable_stream.archive import DroppedRun, archive_bytes, find_archived_run, open_archive
 from unstable_stream.errors import ArchiveError, RunError
 from unstable_stream.log.port import EventLog, TopicPartition
 from unstable_stream.log.reading import events_to_end
-from unstable_stream.log.stores.archive_address import is_shared
 from unstable_stream.runs.life import LOST_AFTER_MS
 
 
@@ -28,21 +28,6 @@ class Droppable:
     """The runs that were forked from it: what they say of it leads nowhere then."""
     unasked_logs: Sequence[str]
     """The logs that it was recorded in and that were not asked whether they have more of it."""
-
-
-@dataclass(frozen=True)
-class DroppedFromArchive:
-    """The result of :func:`drop_run`."""
-
-    run_id: str
-    records: int
-    bytes_before: int
-    """The size of the archive; of a shared one, of the files that a reader sees."""
-    bytes_after: int
-    deleted_later: bool
-    """Whether files with rows of the run are there for some hours more: of a shared archive, since somebody
-    may still read them.
-    """
 
 
 def look_at_run(place: Place, run: str, *, idle_s: float = LOST_AFTER_MS / 1000) -> Droppable:
@@ -93,7 +78,7 @@ def look_at_run(place: Place, run: str, *, idle_s: float = LOST_AFTER_MS / 1000)
     return Droppable(run_id, name, records, records / total, size, [row[0] for row in forks], unasked)
 
 
-def drop_run(place: Place, run: str, *, idle_s: float = LOST_AFTER_MS / 1000) -> DroppedFromArchive:
+def drop_run(place: Place, run: str, *, idle_s: float = LOST_AFTER_MS / 1000) -> DroppedRun:
     """Take all rows of a run out of the archive for good; the archiver does not archive it again.
 
     A DuckDB file is written anew without them: it needs as much free disk as what stays, and whoever reads or
@@ -110,17 +95,8 @@ def drop_run(place: Place, run: str, *, idle_s: float = LOST_AFTER_MS / 1000) ->
             changed.
         ArchiveBusyError: see :func:`look_at_run`; or others committed to the shared archive all the time.
     """
-    from unstable_stream import archive
-
     found = look_at_run(place, run, idle_s=idle_s)
-    dropped = archive.drop_run(place.archive, found.run_id)
-    return DroppedFromArchive(
-        found.run_id,
-        dropped.records,
-        found.archive_bytes,
-        archive_bytes(place.archive),
-        is_shared(place.archive),
-    )
+    return archive.drop_run(place.archive, found.run_id)
 
 
 async def _first_unarchived(log: EventLog, archived: dict[TopicPartition, int], run_id: str) -> str | None:

@@ -17,7 +17,7 @@ from unstable_stream.api.checkpoints import (
     find_policy,
     split_name,
 )
-from unstable_stream.api.place import Place
+from unstable_stream.api.place import Place, placed
 from unstable_stream.api.run import Run
 from unstable_stream.api.settings import make_config
 from unstable_stream.api.shorthand import opponents
@@ -94,10 +94,7 @@ def evaluation(policy: "str | Run", against: object, **options: Unpack[Evaluatio
         RunError: no such run or checkpoint.
         ConfigError: another base model, an unknown opponent, or a model without environments.
     """
-    if isinstance(policy, Run):
-        place, policy = policy.place, policy.id
-    else:
-        place = Place.at(options.get("data"), options.get("log"))
+    place, policy = placed(policy, options.get("data"), options.get("log"))
     if options.get("games", 1) < 1:
         raise ConfigError(f"games={options['games']}: expected at least 1")
     found = find_policy(place, policy)

@@ -286,20 +286,16 @@ class HumanGame:
                     now_ms=now_ms,
                     invalid_moves_allowed=1,
                 )
-            except _GivenUpError as given_up:
-                await _append(log, [abandoned(started, str(given_up))])
-                await finish_run(log, self.run_id, "stopped", str(given_up))
+            except BaseException as error:
+                gave_up, ended = isinstance(error, _GivenUpError), isinstance(error, asyncio.CancelledError)
+                failed = str(error) if gave_up else f"{type(error).__name__}: {error}"
+                reason = self._task.ended_by if ended else failed
+                await _append(log, [abandoned(started, reason)])
+                await finish_run(log, self.run_id, "stopped" if gave_up or ended else "failed", reason)
+                if not gave_up:
+                    raise
                 await self._store(log, "You gave up.")
                 return
-            except asyncio.CancelledError:
-                await _append(log, [abandoned(started, self._task.ended_by)])
-                await finish_run(log, self.run_id, "stopped", self._task.ended_by)
-                raise
-            except BaseException as error:
-                reason = f"{type(error).__name__}: {error}"
-                await _append(log, [abandoned(started, reason)])
-                await finish_run(log, self.run_id, "failed", reason)
-                raise
             finally:
                 reporting.cancel()
             await _append(log, [*played.trajectories, played.outcome])

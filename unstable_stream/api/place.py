@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from unstable_stream.api.loops import wait_for
 from unstable_stream.errors import ArchiveError
@@ -14,6 +14,7 @@ from unstable_stream.log.stores.archive_address import ArchiveAddress, archive_e
 from unstable_stream.runs.data_dir import DEFAULT_DATA_DIR, DataDir
 
 if TYPE_CHECKING:
+    from unstable_stream.events import Event
     from unstable_stream.runs.config import RunConfig
 
 __all__ = ["DEFAULT_DATA_DIR", "DEFAULT_LOG", "ArchiveAddress", "Place"]
@@ -36,6 +37,11 @@ class Place:
         return cls(DEFAULT_DATA_DIR if data is None else Path(data), DEFAULT_LOG if log is None else log)
 
     @property
+    def named(self) -> dict[str, Any]:
+        """The place as the arguments ``data`` and ``log`` of a call."""
+        return {"data": self.root, "log": self.log}
+
+    @property
     def data(self) -> DataDir:
         """The files of the data directory."""
         return DataDir(self.root)
@@ -55,15 +61,13 @@ class Place:
         """Options that lead a command here, each after a space; none for the defaults."""
         return self.data.options(self.log)
 
-    @asynccontextmanager
-    async def opened_log(self) -> AsyncIterator[EventLog]:
+    def opened_log(self) -> AbstractAsyncContextManager[EventLog]:
         """Open the log to look at what is there, and close it.
 
         Raises:
             EventLogError: ``local``, and the data directory has no event log.
         """
-        async with opened_log(self.log, self.data.log, existing=True) as log:
-            yield log
+        return opened_log(self.log, self.data.log, existing=True)
 
     @asynccontextmanager
     async def opened_history(self) -> AsyncIterator[EventLog]:
@@ -89,6 +93,16 @@ class Place:
     def ask_history(self, question: Callable[[EventLog], Awaitable[T]]) -> T:
         """Ask history, opened as by :meth:`opened_history`, and return the answer."""
         return wait_for(_answered(self.opened_history(), question))
+
+    def each_event(self, run_id: str, topics: Sequence[str], apply: Callable[["Event"], object]) -> None:
+        """Call ``apply`` with each event of a run in these topics; history is opened as for a question."""
+        from unstable_stream.runs.starts import run_events  # loads all events
+
+        async def read(log: EventLog) -> None:
+            async for _, event in run_events(log, topics, run_id):
+                apply(event)
+
+        self.ask_history(read)
 
     def allowed_code(
         self, run_id: str, allow_code: Sequence[str] | None, config: "RunConfig", recorded: "RunConfig"
@@ -134,6 +148,23 @@ class Place:
             return  # whoever needs the archive is told what is wrong with it
         if dropped is not None:
             raise dropped
+
+
+class PlacedRun(Protocol):
+    """A run, which knows its place."""
+
+    @property
+    def place(self) -> Place:
+        """The place that recorded it."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+
+
+def placed(named: str | PlacedRun, data: Path | str | None, log: str | None) -> tuple[Place, str]:
+    """Return the place and the name of a run, a checkpoint or a policy."""
+    return (Place.at(data, log), named) if isinstance(named, str) else (named.place, named.id)
 
 
 async def _answered(

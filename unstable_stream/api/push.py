@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from unstable_stream.api.checkpoints import find_checkpoint, split_name
 from unstable_stream.api.model_card import CONFIG_FILE, Form, ModelCard, published_config
-from unstable_stream.api.place import Place
+from unstable_stream.api.place import Place, PlacedRun, placed
 from unstable_stream.api.trained_on import read_training
 from unstable_stream.console import get_logger
 from unstable_stream.errors import ConfigError, RunError
@@ -52,18 +52,6 @@ class Pushed:
     """SHA-256 by weight file."""
 
 
-class PlacedRun(Protocol):
-    """The part of a :class:`Run` that a push needs."""
-
-    @property
-    def place(self) -> Place:
-        """The place that recorded it."""
-
-    @property
-    def id(self) -> str:
-        """Its id."""
-
-
 def push(
     checkpoint: str | PlacedRun,
     destination: Path | str,
@@ -93,24 +81,7 @@ def push(
             may be recorded.
         ArchiveError: there is no archive to make the model card from.
     """
-    if isinstance(checkpoint, str):
-        place, name = Place.at(data, log), checkpoint
-    else:
-        place, name = checkpoint.place, checkpoint.id
-    return push_checkpoint(place, name, destination, merged=merged, replace=replace, public=public)
-
-
-def push_checkpoint(
-    place: Place,
-    name: str,
-    destination: Path | str,
-    *,
-    merged: bool,
-    replace: bool,
-    public: bool,
-    endpoint: str | None = None,
-) -> Pushed:
-    """Push the checkpoint of that name of a place; see :func:`push`, and :func:`upload` for ``endpoint``."""
+    place, name = placed(checkpoint, data, log)
     repository = _repository(destination, public)
     target = Path(destination).expanduser().resolve()
     if repository is None:
@@ -133,24 +104,14 @@ def push_checkpoint(
             where = str(target)
         else:
             message = f"{uid} of unstable_stream"
-            where = upload(
-                staging, repository, public=public, replace=replace, message=message, endpoint=endpoint
-            )
+            where = upload(staging, repository, public=public, replace=replace, message=message)
     return Pushed(where, form, uid, files, dict(card.weights))
 
 
-def upload(
-    directory: Path,
-    repository: str,
-    *,
-    public: bool,
-    replace: bool,
-    message: str,
-    endpoint: str | None = None,
-) -> str:
+def upload(directory: Path, repository: str, *, public: bool, replace: bool, message: str) -> str:
     """Upload a directory's files in one commit, and return the repository's address.
 
-    The token is that of ``HF_TOKEN`` or ``hf auth login``.
+    The token is that of ``HF_TOKEN`` or ``hf auth login``, the Hub that of ``HF_ENDPOINT``.
 
     Args:
         directory: the files.
@@ -158,7 +119,6 @@ def upload(
         public: anybody may read it. A repository that is public already is refused unless this is said.
         replace: delete the files that are there.
         message: of the commit.
-        endpoint: address of the Hub; ``None``: ``HF_ENDPOINT``, or huggingface.co.
 
     Raises:
         RunError: the repository has files, or is public, and that was not asked for; or the Hub refuses or
@@ -167,7 +127,7 @@ def upload(
     from huggingface_hub import HfApi
     from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # its client, httpx or httpx2
 
-    api = HfApi(endpoint=endpoint)
+    api = HfApi()
     try:
         address = api.create_repo(repository, private=not public, exist_ok=True)
         found = api.model_info(repository)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack
 from unstable_stream.algorithms.collapse import advice
 from unstable_stream.api.game_filter import GameFilter
 from unstable_stream.api.games import Game, find_games, game_list
-from unstable_stream.api.loops import wait_for
 from unstable_stream.api.place import Place
 from unstable_stream.api.tables import Table
 from unstable_stream.archive import query_arrow
@@ -226,16 +225,10 @@ class RecordedRun:
         ratings, and ``against``: the score against each opponent.
         """
         from unstable_stream.model_pool.standings import Standings
-        from unstable_stream.runs.starts import run_events
 
-        async def read() -> "list[Standing]":
-            standings = Standings()
-            async with self._place.opened_history() as log:
-                async for _, event in run_events(log, ("game-outcomes", "ratings"), self._id):
-                    standings.apply(event)
-            return standings.ladder()
-
-        return wait_for(read())
+        standings = Standings()
+        self._place.each_event(self._id, ("game-outcomes", "ratings"), standings.apply)
+        return standings.ladder()
 
     def rerate(
         self,
@@ -361,10 +354,10 @@ class RecordedRun:
             RunError: no such checkpoint, nothing was trained, or the destination has files.
             CheckpointError: the checkpoint's files are not those that were recorded.
         """
-        from unstable_stream.api.push import push_checkpoint
+        from unstable_stream.api.push import push
 
         name = self._id if at is None else f"{self._id}@{at}"
-        return push_checkpoint(self._place, name, destination, merged=merged, replace=replace, public=public)
+        return push(name, destination, merged=merged, replace=replace, public=public, **self._place.named)
 
     def export_batches(
         self, directory: Path | str, file_format: "BatchFormat" = "csv", *, force: bool = False

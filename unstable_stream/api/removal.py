@@ -11,14 +11,15 @@ from typing import Any
 
 import msgspec
 
-from unstable_stream.api.dropping import Droppable, DroppedFromArchive, drop_run, look_at_run
+from unstable_stream.api.dropping import Droppable, drop_run, look_at_run
 from unstable_stream.api.place import Place
-from unstable_stream.archive import query
+from unstable_stream.archive import DroppedRun, query
 from unstable_stream.errors import LogUnavailableError, RunError
 from unstable_stream.events import RunStarted
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.records import source_header
+from unstable_stream.log.stores.archive_address import is_shared
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import RunHistory, read_history
 from unstable_stream.runs.life import LOST_AFTER_MS
@@ -49,12 +50,16 @@ class Removable:
 class Removed:
     """The result of :func:`remove_runs`."""
 
-    dropped: Sequence[DroppedFromArchive]
+    dropped: Sequence[DroppedRun]
     bytes_before: int
     """Of the data directory, as for the next."""
     bytes_after: int
     log_in_use: bool
     """Whether the log's file keeps its size, since another process uses it: the space is used again."""
+    deleted_later: bool
+    """Whether files with rows of the runs are there for some hours more: of a shared archive, since somebody
+    may still read them.
+    """
 
 
 def look_at_runs(place: Place, runs: Sequence[str]) -> list[Removable]:
@@ -145,7 +150,8 @@ def remove_runs(place: Place, runs: Sequence[Removable]) -> Removed:
             place.ask_log(shrink)
     except LogUnavailableError:
         in_use = True
-    return Removed(dropped, before, bytes_in(place.root), in_use)
+    later = bool(dropped) and is_shared(place.archive)
+    return Removed(dropped, before, bytes_in(place.root), in_use, later)
 
 
 async def run_sizes(log: LocalLog) -> dict[str, int]:

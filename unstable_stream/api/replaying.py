@@ -198,35 +198,24 @@ class Replay:
                 "--learner trains on the steps of one run as fast as it can: unstable-stream replay RUN "
                 "--learner FILE, without --speed"
             )
-        return wait_for(self._train(Path(config), overrides, epochs, progress, on_start))
-
-    async def _train(
-        self,
-        path: Path,
-        overrides: Sequence[str],
-        epochs: int,
-        progress: OfflineProgress | None,
-        on_start: Callable[[str, int], None],
-    ) -> str:
         from unstable_stream.services.workers.archiver import run_archiver
 
-        assert self.run is not None
-        place = self.place
-        async with _opened(self.place, self.source, self.log_id) as (history, source):
-            wanted = await self._slice(history)
-            _, recorded = await find_recorded_run(history, self.run, self.place.dropped())
-            config = load_offline_config(recorded, path, overrides, log=place.log)
+        place, run = self.place, self.run
+
+        async def train(history: History, source: EventLog | None, wanted: Slice) -> str:
+            _, recorded = await find_recorded_run(history, run, place.dropped())
+            made = load_offline_config(recorded, Path(config), overrides, log=place.log)
             log = source or open_log_at(place.log, place.data.log)
             try:
                 run_id = await train_offline(
                     history,
                     wanted,
-                    config,
+                    made,
                     place.data,
                     log,
                     epochs=epochs,
                     progress=progress,
-                    on_start=lambda run_id: on_start(run_id, config.learner.iterations),
+                    on_start=lambda run_id: on_start(run_id, made.learner.iterations),
                 )
                 if source is None:
                     await history.close()  # reading and writing the archive exclude each other
@@ -236,6 +225,8 @@ class Replay:
             finally:
                 if log is not source:
                     await log.close()
+
+        return self._do(train)
 
 
 def _range(text: str) -> tuple[TopicPartition, tuple[int | None, int | None]]:

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from functools import cache, reduce
 from operator import getitem
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, get_origin
 
 from pydantic import BaseModel
 
 from unstable_stream.api import shorthand
 from unstable_stream.errors import ConfigError, did_you_mean
 from unstable_stream.extensions import reference_to, references_to
-from unstable_stream.runs.config import RunConfig, parse_config, read_toml
+from unstable_stream.runs.config import RunConfig, parse_config, read_toml, sections_of
 from unstable_stream.runs.overlay import overlaid
 
 Key = tuple[str, ...]
@@ -146,20 +146,11 @@ def _flat_keys() -> dict[str, list[tuple[str, str]]]:
     """Return for each key within a section the places it has."""
     found: dict[str, list[tuple[str, str]]] = {}
     for section, field in RunConfig.model_fields.items():
-        for leaf in dict.fromkeys(
-            leaf for model in _sections(field.annotation) for leaf in model.model_fields
-        ):
+        # Sections in a list (environments) have no keys that could be flat.
+        models = [] if get_origin(field.annotation) is tuple else sections_of(field.annotation)
+        for leaf in dict.fromkeys(leaf for model in models for leaf in model.model_fields):
             found.setdefault(leaf, []).append((section, leaf))
     return found
-
-
-def _sections(annotation: Any) -> list[type[BaseModel]]:
-    """``Any``: a type as annotated. Sections in a list (environments) have no keys that could be flat."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    if getattr(annotation, "__origin__", None) is tuple:
-        return []
-    return [model for argument in get_args(annotation) for model in _sections(argument)]
 
 
 def _expand(tree: dict[str, Any], model: str) -> None:

@@ -9,12 +9,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from unstable_stream.api.loops import wait_for
 from unstable_stream.api.run import Run
 from unstable_stream.history.views.curve import Curve, Point
 from unstable_stream.model_pool.standings import Standing
 from unstable_stream.runs.run_view import RunView
-from unstable_stream.runs.starts import run_events
 
 _TOPICS: Final = ("runs", "game-outcomes", "checkpoints", "learner-updates", "ratings")
 _BEST_SHOWN: Final = 5
@@ -47,15 +45,8 @@ class Summary:
 
 def summarise(run: Run) -> Summary:
     """Read a run's log and return its results."""
-
-    async def read() -> RunView:
-        view = RunView(run.id, run.config)
-        async with run.place.opened_history() as log:
-            async for _, event in run_events(log, _TOPICS, run.id):
-                view.apply(event)
-        return view
-
-    view = wait_for(read())
+    view = RunView(run.id, run.config)
+    run.place.each_event(run.id, _TOPICS, view.apply)
     standings = run.standings() if view.config.evaluation.round_robin else []
     many = any(env.num_players > 2 for env in view.config.eval_envs or view.config.train_envs)
     parts: list[tuple[str, str, RenderableType]] = []

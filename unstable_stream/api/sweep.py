@@ -16,21 +16,18 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from unstable_stream.api.build import build
 from unstable_stream.api.launching import may_run_here
-from unstable_stream.api.loops import wait_for
 from unstable_stream.api.place import DEFAULT_LOG, Place
 from unstable_stream.api.run import Run, open_run
 from unstable_stream.api.settings import expanded, full_key
 from unstable_stream.errors import ConfigError, RunError, UnstableStreamError
-from unstable_stream.events import LearnerUpdate, Metrics, event_id
+from unstable_stream.events import Event, LearnerUpdate, Metrics, event_id
 from unstable_stream.extensions import needs_this_process
-from unstable_stream.log.port import EventLog
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.config import RunConfig, parse_config
 from unstable_stream.runs.history import RunStatus, list_runs
@@ -38,7 +35,6 @@ from unstable_stream.runs.placement import Machine
 from unstable_stream.runs.recording import new_run_id
 from unstable_stream.runs.run_view import RunView
 from unstable_stream.runs.sections import SweepConfig
-from unstable_stream.runs.starts import run_events
 from unstable_stream.runs.sweeps import (
     Cell,
     Worse,
@@ -236,15 +232,8 @@ class Sweep:
 
     def _view(self, run: RunStatus) -> RunView:
         if run.run_id not in self._views:
-            view = RunView(run.run_id, run.config())
-
-            async def read() -> None:
-                async with self.place.opened_history() as log:
-                    async for _, event in run_events(log, _TOPICS, run.run_id):
-                        view.apply(event)
-
-            wait_for(read())
-            self._views[run.run_id] = view
+            view = self._views[run.run_id] = RunView(run.run_id, run.config())
+            self.place.each_event(run.run_id, _TOPICS, view.apply)
         return self._views[run.run_id]
 
     def _judge(self, known: Collection[str]) -> dict[str, Worse]:
@@ -330,16 +319,12 @@ class Sweep:
         """Report now and then how many updates of a run have been made."""
         over, began = threading.Event(), time.monotonic()
 
-        async def made(log: EventLog, run: RunStatus) -> int:
-            updates = run_events(log, (LearnerUpdate.TOPIC,), run.run_id)
-            return max(
-                [event.update async for _, event in updates if isinstance(event, LearnerUpdate)] or [0]
-            )
-
         def tell() -> None:
             while not over.wait(_PROGRESS_S):
-                run = self._recorded().get(cell)
-                done = self.place.ask_log(partial(made, run=run)) if run else 0
+                run, events = self._recorded().get(cell), list[Event]()
+                if run:
+                    self.place.each_event(run.run_id, (LearnerUpdate.TOPIC,), events.append)
+                done = max((each.update for each in events if isinstance(each, LearnerUpdate)), default=0)
                 of = self._cells[cell].learner.iterations
                 report(f"{said} {done} of {of} updates after {_minutes_since(began)}")
 

@@ -7,9 +7,10 @@ events through the log. docs/tutorials/from-unstable-baselines.md maps every nam
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from unstable_stream.api.build import build
+from unstable_stream.api.settings import full_key
 from unstable_stream.api.shorthand import table
 from unstable_stream.errors import ConfigError
 
@@ -51,13 +52,6 @@ class _Part:
     def __getattr__(self, name: str) -> NoReturn:
         instead = f": {self._ELSEWHERE[name]}" if name in self._ELSEWHERE else ""
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{instead}")
-
-
-def _refuse(where: str, given: Mapping[str, tuple[object, str]]) -> None:
-    """Refuse arguments that mean nothing here: name to value and what to use instead."""
-    for name, (value, instead) in given.items():
-        if value is not None:
-            raise ConfigError(f"{where}({name}=…) means nothing here: {instead}")
 
 
 class Tracker(_Part):
@@ -104,29 +98,18 @@ class StepBuffer(_Part):
     }
 
     def __init__(
-        self,
-        max_buffer_size: int | None = None,
-        *,
-        final_reward_transformation: object = None,
-        step_reward_transformation: object = None,
-        sampling_reward_transformation: object = None,
-        buffer_strategy: object = None,
-        max_staleness: int | None = None,
-        tracker: Tracker | None = None,
+        self, max_buffer_size: int | None = None, *, tracker: Tracker | None = None, **settings: object
     ) -> None:
         """Describe the buffer.
 
         Args:
             max_buffer_size: most steps kept; ``None``: four batches.
-            final_reward_transformation: a ``Compose…``, a list, one transformation or its name; ``None``:
-                as configured by default.
-            step_reward_transformation: likewise.
-            sampling_reward_transformation: likewise.
-            buffer_strategy: ``random``, ``fifo``, ``prioritised``, or an extension.
-            max_staleness: steps sampled more than this many updates ago are dropped; ``None``: never.
             tracker: gives the run its name.
+            settings: ``final_reward_transformation``, ``step_reward_transformation``,
+                ``sampling_reward_transformation``: a ``Compose…``, a list, one transformation or its name;
+                ``buffer_strategy``; ``max_staleness``; and others of :func:`build`.
         """
-        self.settings = _given(locals())
+        self.settings = _given(max_buffer_size=max_buffer_size, **settings)
         self.tracker = tracker
         self.collector: Collector | None = None
 
@@ -148,12 +131,10 @@ class ModelPool(_Part):
         sample_mode: object = "mirror",
         max_active_lora: int | None = None,
         *,
-        lag_range: tuple[int, int] | None = None,
-        mirror_fraction: float | None = None,
-        temperature: float | None = None,
         fixed: Sequence[object] = (),
-        draw_probability: Mapping[str, float] | None = None,
+        temperature: float | None = None,
         tracker: Tracker | None = None,
+        **settings: object,
     ) -> None:
         """Describe the pool.
 
@@ -161,14 +142,13 @@ class ModelPool(_Part):
             sample_mode: ``mirror``, ``fixed``, ``lagged``, ``random``, ``match-quality``, ``ts-dist``,
                 ``exploration``, ``pfsp-hard``, ``pfsp-variance``, or an extension.
             max_active_lora: checkpoints kept as opponents, the newest included.
-            lag_range: how many checkpoints back ``lagged`` reaches, first and last.
-            mirror_fraction: this share of games is mirror self-play whatever the mode.
-            temperature: of the modes that weigh opponents; lower: the highest weights are drawn more often.
             fixed: fixed opponents; also :meth:`add_fixed`.
-            draw_probability: TrueSkill's, by environment.
+            temperature: of the modes that weigh opponents; lower: the highest weights are drawn more often.
             tracker: gives the run its name.
+            settings: ``lag_range``, ``mirror_fraction``, ``draw_probability``, and others of :func:`build`.
         """
-        self.settings = _given(locals(), {"temperature": "model_pool.temperature"}, "fixed")
+        own = {"model_pool.temperature": temperature}  # sampling has one too
+        self.settings = _given(sample_mode=sample_mode, max_active_lora=max_active_lora, **own, **settings)
         self.fixed = list(fixed)
         self.tracker = tracker
 
@@ -202,14 +182,9 @@ class Collector(_Part):
         step_buffer: StepBuffer,
         model_pool: ModelPool,
         vllm_config: Mapping[str, Any],
-        training_envs: object,
-        evaluation_envs: object = None,
-        evaluation_opponent: object = None,
-        max_eval_games_per_ckpt: int | None = None,
-        filter_opponent_invalid: bool | None = None,
-        action_extraction: str | None = None,
         engine: object = None,
         tracker: Tracker | None = None,
+        **settings: object,
     ) -> None:
         """Describe collection.
 
@@ -219,27 +194,15 @@ class Collector(_Part):
             model_pool: gives the opponents; the learner has the same.
             vllm_config: ``model_name``, ``max_parallel_seq``, ``max_tokens``, ``max_loras``,
                 ``max_model_len``, ``lora_config``, ``temperature``, ``top_p``, for whatever engine plays.
-            training_envs: ``(env_id, players, template)``, ids or :class:`TrainEnvSpec`.
-            evaluation_envs: likewise, or :class:`EvalEnvSpec`; the training environments by default.
-            evaluation_opponent: one or several: ``random-legal`` and other scripted ones, an endpoint's model
-                name, or a function.
-            max_eval_games_per_ckpt: games per checkpoint, environment and opponent.
-            filter_opponent_invalid: leave out games that ended by the opponent's invalid move.
-            action_extraction: refused: a template has its own.
             engine: ``transformers``, ``vllm`` or an engine class; ``None``: vLLM if it is installed and there
                 is a GPU, else transformers.
             tracker: gives the run its name.
+            settings: ``training_envs``, which is required, and ``evaluation_envs``: ``(env_id, players,
+                template)``, ids, :class:`TrainEnvSpec` or :class:`EvalEnvSpec`; ``evaluation_opponent``: one
+                or several scripted ones, an endpoint's model name, or a function;
+                ``max_eval_games_per_ckpt``; ``filter_opponent_invalid``; and others of :func:`build`.
         """
-        _refuse(
-            "Collector",
-            {"action_extraction": (action_extraction, "templates have one: docs/reference/environments.md")},
-        )
-        names = {
-            "training_envs": "train_envs",
-            "evaluation_envs": "eval_envs",
-            "evaluation_opponent": "evaluation_opponents",
-        }
-        self.settings = _given(locals(), names, "vllm_config", "engine", "action_extraction", "names")
+        self.settings = _given(num_actors=num_actors, **settings)
         self.settings |= _engine_settings(vllm_config, engine)
         self.step_buffer = step_buffer
         self.model_pool = model_pool
@@ -271,12 +234,10 @@ class Collector(_Part):
             settings["trackers"] = [{"type": "wandb", "project": name} for name in sorted(projects, key=str)]
         for part in (pool.settings, buffer.settings, self.settings, learner.settings):
             for name, value in part.items():
-                known = "max_tokens" if name == "max_generation_len" else name
-                if known in settings and settings[known] != value:
+                if settings.setdefault(name, value) != value:
                     raise ConfigError(
-                        f"{name}: the parts say {settings[known]!r} and {value!r}; one value is for both"
+                        f"{name}: the parts say {settings[name]!r} and {value!r}; one value is for both"
                     )
-                settings[known] = value
         if pool.fixed:
             settings["model_pool"] = {"fixed": pool.fixed}
         return settings
@@ -289,7 +250,7 @@ class Collector(_Part):
             num_workers: training games.
             num_eval_workers: evaluation games.
         """
-        self.settings |= {"num_workers": num_workers, "num_eval_workers": num_eval_workers}
+        self.settings |= _given(num_workers=num_workers, num_eval_workers=num_eval_workers)
 
 
 class StandardLearner(_Part):
@@ -309,25 +270,8 @@ class StandardLearner(_Part):
         *,
         step_buffer: StepBuffer,
         model_pool: ModelPool,
-        algorithm: object = None,
-        batch_size: int | None = None,
-        mini_batch_size: int | None = None,
-        mini_batch_tokens: int | None = None,
-        learning_rate: float | None = None,
-        grad_clip: float | None = None,
-        batch_delay_buffer: float | None = None,
-        parameters: Literal["lora", "all"] | None = None,
-        lora_cfg: Mapping[str, Any] | None = None,
-        initial_lora_path: str | None = None,
-        save_every: int | None = None,
-        activation_checkpointing: bool | None = None,
-        gradient_checkpointing: bool | None = None,
-        max_train_len: int | None = None,
-        max_generation_len: int | None = None,
-        num_learners: int | None = None,
-        ckpt_root: str | None = None,
-        use_trainer_cache: bool | None = None,
         tracker: Tracker | None = None,
+        **settings: object,
     ) -> None:
         """Describe training.
 
@@ -335,33 +279,16 @@ class StandardLearner(_Part):
             model_name: base model: a directory, a Hugging Face id, or ``tiny-player``.
             step_buffer: gives the batches.
             model_pool: receives the checkpoints.
-            algorithm: an object or a name; REINFORCE by default.
-            batch_size: steps per update.
-            mini_batch_size: most rows in one forward pass.
-            mini_batch_tokens: most tokens in one forward pass, with padding; a longer row is computed alone.
-            learning_rate: of AdamW.
-            grad_clip: global L2 norm.
-            batch_delay_buffer: wait until so many batches are there.
-            parameters: ``lora``: those of an adapter; ``all``: those of the model, full fine-tuning.
-            lora_cfg: ``lora_rank``, ``lora_alpha``, ``lora_dropout``, ``target_modules``.
-            initial_lora_path: adapter to begin from.
-            save_every: updates between two checkpoints.
-            activation_checkpointing: less memory, about a quarter slower.
-            gradient_checkpointing: likewise, by layers.
-            max_train_len: only the first so many tokens are trained on; ``None``: all.
-            max_generation_len: longest completion; also the length normaliser of Dr. GRPO.
-            num_learners: learners that share the work of each batch, processes of one machine.
-            ckpt_root: directory or address (``s3://bucket/runs``) of the checkpoints; ``None``: the data
-                directory.
-            use_trainer_cache: refused unless ``False``.
             tracker: gives the run its name.
+            settings: ``algorithm``, ``batch_size``, ``mini_batch_size``, ``learning_rate``, ``grad_clip``,
+                ``lora_cfg``, ``initial_lora_path``, ``save_every``, ``max_train_len``,
+                ``max_generation_len``, ``activation_checkpointing``, ``gradient_checkpointing``,
+                ``num_learners``, ``ckpt_root`` and others of :func:`build`; ``use_trainer_cache`` is refused
+                unless ``False``.
         """
-        _refuse(
-            "StandardLearner",
-            {"use_trainer_cache": (use_trainer_cache or None, "training keeps no key-value cache")},
-        )
-        names = {"model_name": "model", "lora_cfg": "lora"}
-        self.settings = _given(locals(), names, "use_trainer_cache", "names")
+        if not settings.get("use_trainer_cache"):
+            settings.pop("use_trainer_cache", None)
+        self.settings = _given(model_name=model_name, **settings)
         self.step_buffer = step_buffer
         self.model_pool = model_pool
         self.tracker = tracker
@@ -413,11 +340,10 @@ class TerminalInterface(_Part):
             tracker: refused: the view reads the log.
             step_buffer: refused.
         """
-        instead = "the view reads the log of a run; write TerminalInterface(run)"
-        _refuse("TerminalInterface", {"tracker": (tracker, instead), "step_buffer": (step_buffer, instead)})
-        if run is None:
+        if run is None or tracker is not None or step_buffer is not None:
             raise ConfigError(
-                "TerminalInterface(): give it a run, e.g. TerminalInterface(us.open_run('demo'))"
+                "the view reads the log of a run: write TerminalInterface(run), e.g. "
+                "TerminalInterface(us.open_run('demo'))"
             )
         self._run = run
 
@@ -434,9 +360,9 @@ def _engine_settings(vllm_config: Mapping[str, Any], engine: object) -> dict[str
         for theirs, ours in (
             ("model_name", "model"),
             ("lora_config", "lora"),
-            ("max_tokens", "max_tokens"),
-            ("temperature", "sampling.temperature"),  # the pool has one too
-            ("top_p", "top_p"),
+            ("max_tokens", "sampling.max_tokens"),
+            ("temperature", "sampling.temperature"),
+            ("top_p", "sampling.top_p"),
         )
         if theirs in given
     }
@@ -445,13 +371,6 @@ def _engine_settings(vllm_config: Mapping[str, Any], engine: object) -> dict[str
     return settings | {"engine": table("engine", engine) | given}
 
 
-def _given(
-    arguments: Mapping[str, object], names: Mapping[str, str] | None = None, *others: str
-) -> dict[str, Any]:
-    """Return a constructor's arguments that are given, but for ``others``; ``names``: those of settings."""
-    left_out = ("self", "step_buffer", "model_pool", "tracker", *others)
-    return {
-        (names or {}).get(name, name): value
-        for name, value in arguments.items()
-        if value is not None and name not in left_out
-    }
+def _given(**arguments: object) -> dict[str, Any]:
+    """Return the arguments that are given under the full names of their settings."""
+    return {".".join(full_key(name)): value for name, value in arguments.items() if value is not None}

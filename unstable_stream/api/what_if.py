@@ -6,7 +6,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from unstable_stream.api.place import Place
 from unstable_stream.api.settings import reward_stage
-from unstable_stream.archive.what_if import LabelledSet, open_set, set_directory
+from unstable_stream.archive.what_if import open_set, set_directory
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.extensions import Reference, confined
 from unstable_stream.history.hindsight.rederive import Rederived, RewardChange, load_rewards, rederive
@@ -76,10 +76,11 @@ def rerate_run(
     name = label or "-".join([title, *(f"{key}={value:g}" for key, value in given.items())])
     directory = None if dry_run else set_directory(place.data.what_if(run_id), name)
     rater = _system(system, given, config)
-    if directory is None:
-        return _rate(place, run_id, rater, scopes, None, found, on_progress), None
     with open_set(directory, replace=replace or label is None) as out:
-        return _rate(place, run_id, rater, scopes, out, found, on_progress), directory
+        if found == "archive":
+            return rerate_from_archive(place.archive, run_id, rater, scopes, out, on_progress), directory
+        rated = place.ask_history(lambda log: rerate_from_log(log, run_id, rater, scopes, out))
+        return rated, directory
 
 
 def settings_of(system: str, draw_probability: Mapping[str, float]) -> dict[str, str]:
@@ -142,21 +143,6 @@ def _find(place: Place, run: str, source: str | None) -> tuple[Source, str, RunC
 
     dropped = place.dropped()
     return "log", *place.ask_history(lambda log: find_run(log, run, dropped))
-
-
-def _rate(
-    place: Place,
-    run_id: str,
-    system: RatingSystem,
-    scopes: Scopes,
-    out: LabelledSet | None,
-    source: Source,
-    on_progress: Callable[[int, int], None],
-) -> Rerated:
-    if source == "archive":
-        return rerate_from_archive(place.archive, run_id, system, scopes, out, on_progress)
-
-    return place.ask_history(lambda log: rerate_from_log(log, run_id, system, scopes, out))
 
 
 def rederive_run(

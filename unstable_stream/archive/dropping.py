@@ -38,8 +38,6 @@ def drop_run(archive: ArchiveAddress, run_id: str) -> DroppedRun:
     dropped = DroppedRun(run_id, name, started_at, datetime.now(tz=UTC).replace(tzinfo=None), 0)
     with closing(open_store(archive)) as store:
         records = store.take_out(dropped)
-    if not records:
-        raise RunError(f"the archive {archive} has no record of run {run_id}")
     return dropped._replace(records=records)
 
 

@@ -31,7 +31,7 @@ from unstable_stream.archive.batch import EVENTS, RowBatch, build_batch
 from unstable_stream.archive.store import Connection, WritableArchive, connect_file, naming_damage
 from unstable_stream.archive.tables import DROPPED, MISSING, POSITIONS, TABLES
 from unstable_stream.archive.writing import DroppedRun, LogPartition, Tidied, lacks_records
-from unstable_stream.errors import ArchiveError
+from unstable_stream.errors import ArchiveError, RunError
 from unstable_stream.events.id_sets import KeySet
 from unstable_stream.log.port import StoredRecord
 
@@ -112,7 +112,7 @@ class FileStore:
                 "SELECT count(*) FROM archive.main.events WHERE run_id = ?", [dropped.run_id]
             ).fetchall()
             if not records:
-                raise _NoSuchRunError
+                raise RunError(f"the archive {self.path} has no record of run {dropped.run_id}")
             connection.execute(_SAME_ARCHIVE)
             for own in (POSITIONS, MISSING, DROPPED):
                 connection.execute(f"INSERT INTO {own.name} BY NAME SELECT * FROM archive.main.{own.name}")
@@ -127,10 +127,7 @@ class FileStore:
             )
             return int(records)
 
-        try:
-            return self._archive.rewrite(fill)
-        except _NoSuchRunError:
-            return 0
+        return self._archive.rewrite(fill)
 
     def tidy(self) -> Tidied:
         """Refuse: a file needs none of this."""
@@ -208,10 +205,6 @@ class FileStore:
         )
         connection.execute("UPDATE schema_version SET next_record = next_record + ?", [batch.records])
         connection.execute("COMMIT")
-
-
-class _NoSuchRunError(Exception):
-    """Ends a rewrite that has nothing to leave out."""
 
 
 def _positions(connection: Connection) -> dict[LogPartition, int]:

@@ -126,7 +126,10 @@ class ArchiveStore(Protocol):
         """Take out all rows of a run and note it in ``dropped_runs``, all or nothing.
 
         Returns:
-            The number of records, which the note has, too; 0: there are none, and nothing was changed.
+            The number of records, which the note has, too.
+
+        Raises:
+            RunError: there are none; nothing was changed.
         """
 
     def tidy(self) -> Tidied:

@@ -11,7 +11,7 @@ import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import pydantic
 from pydantic import BaseModel
@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from unstable_stream.algorithms.settings import BUILT_IN
 from unstable_stream.errors import ConfigError, did_you_mean
 from unstable_stream.events import MOST_LEVELS, unfit
-from unstable_stream.extensions.sections import ConfigSection, ExtensionConfig
+from unstable_stream.extensions.sections import ExtensionConfig
 from unstable_stream.log.stores.address import is_address
 from unstable_stream.runs.engine_sections import ENGINES
 from unstable_stream.runs.engine_sections import EngineExtensionConfig as EngineExtensionConfig
@@ -235,18 +235,16 @@ def _known_keys(location: tuple[Any, ...]) -> list[str]:
         field = section.model_fields.get(part)
         if field is None:
             return []
-        section = _section_of(field.annotation) or section  # for the engine the next part is its type
+        found = [each for each in sections_of(field.annotation) if each not in _TAGGED.values()]
+        section = next(iter(found), section)  # for the engine the next part is its type
     return list(section.model_fields)
 
 
 _TAGGED: Final[Mapping[str, type[BaseModel]]] = {**ENGINES, **BUILT_IN, "extension": ExtensionConfig}
 
 
-def _section_of(annotation: Any) -> type[ConfigSection] | None:
-    if isinstance(annotation, type) and issubclass(annotation, ConfigSection):
-        return annotation
-    for argument in getattr(annotation, "__args__", ()):
-        found = _section_of(argument)
-        if found is not None and found not in _TAGGED.values():
-            return found
-    return None
+def sections_of(annotation: Any) -> list[type[BaseModel]]:
+    """Return the sections that a value of this type may be. ``Any``: a type as annotated."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return list(dict.fromkeys(model for part in get_args(annotation) for model in sections_of(part)))

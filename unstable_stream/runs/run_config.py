@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 import pydantic
 from pydantic import BaseModel, Field, JsonValue
 
-from unstable_stream.algorithms.settings import ReinforceConfig
+from unstable_stream.algorithms.settings import LoraSettings, ReinforceConfig
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import KINDS, Reference, is_extension
 from unstable_stream.extensions.sections import Choice, ConfigSection, ExtensionConfig, Named, as_table
@@ -28,7 +28,6 @@ from unstable_stream.runs.sections import (
     EnvConfig,
     EvaluationConfig,
     LearnerConfig,
-    LoraConfig,
     ModelPoolConfig,
     OpponentConfig,
     ProcessorsConfig,
@@ -79,7 +78,7 @@ class RunConfig(ConfigSection):
     """Several trained models, each for some of the seats; empty: one for all.
     See docs/how-to/several-models.md."""
     sampling: SamplingConfig = SamplingConfig()
-    lora: LoraConfig = LoraConfig()
+    lora: LoraSettings = LoraSettings()
     engine: EngineConfig = TransformersEngineConfig()
     collector: CollectorConfig = CollectorConfig()
     evaluation: EvaluationConfig = EvaluationConfig()

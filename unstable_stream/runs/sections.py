@@ -174,37 +174,6 @@ class SamplingConfig(ConfigSection):
     """A run that trains takes only 1: the learner scores tokens under the whole distribution."""
 
 
-class LoraConfig(ConfigSection):
-    """The adapter that is trained, unless ``learner.parameters`` is ``all``."""
-
-    lora_rank: PositiveInt = 16
-    """Rank of the two matrices whose product is added to each weight."""
-    lora_alpha: PositiveInt = 32
-    """The product is scaled by this, divided by the rank."""
-    lora_dropout: float = Field(0.0, ge=0, lt=1)
-    """Share of an adapted layer's inputs that is left out at random while it is trained."""
-    use_rslora: bool = False
-    """Scale the adapter by ``lora_alpha`` over the root of the rank (rsLoRA, arXiv:2312.03732), so that its
-    steps do not shrink as the rank grows; for ranks above 32."""
-    loraplus_lr_ratio: float = Field(1.0, ge=1)
-    """Learning rate of the adapter's second factor, as a multiple of the first's (LoRA+, arXiv:2402.12354):
-    wide models learn faster with 2 to 16, at a lower ``learner.learning_rate``."""
-    target_modules: tuple[str, ...] = (
-        "q_proj",
-        "k_proj",
-        "v_proj",
-        "o_proj",
-        "gate_proj",
-        "up_proj",
-        "down_proj",
-    )
-    """Names of the linear layers that are adapted, as modules of the model end with them."""
-    last_layers: PositiveInt | None = None
-    """Only this many of the last decoder layers get the adapter; ``None``: all. Fewer train faster, because
-    the backward pass ends at the first of them.
-    """
-
-
 # Further names of algorithms are presets: :mod:`unstable_stream.runs.overlay` replaces them by a built-in one
 # with settings.
 if TYPE_CHECKING:

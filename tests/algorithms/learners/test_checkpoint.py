@@ -34,7 +34,9 @@ SETTINGS: dict[str, Any] = {
     "mini_batch_size": 4,
     "learning_rate": 1e-2,
     "max_generation_len": 8,
-    "lora_cfg": LoraSettings(4, 8, 0.1, use_rslora=True, loraplus_lr_ratio=2.0),
+    "lora_cfg": LoraSettings(
+        lora_rank=4, lora_alpha=8, lora_dropout=0.1, use_rslora=True, loraplus_lr_ratio=2.0
+    ),
     "lr_schedule": LrSchedule(type="linear", final_fraction=0.1, total=6),
     "optimizer_steps_per_update": 2,
     "weight_decay": 0.01,

@@ -43,8 +43,9 @@ def test_kuhn_poker_comes_near_to_optimal_play(make_learner: MakeLearner) -> Non
     def policy() -> dict[str, dict[int, float]]:
         """The chances of the moves, in which an illegal answer has no part."""
         with learner.training.evaluating(), torch.no_grad():
+            states = learner.algorithm.scorer.states(inputs, last)
             chances = [
-                learner.algorithm.scorer(inputs, last, torch.full_like(last, token), torch.ones(len(last)))[0]
+                learner.algorithm.scorer.score(states, torch.full_like(last, token), torch.ones(len(last)))[0]
                 for token in (passes, bets)
             ]
         found = torch.stack(chances, dim=1).softmax(dim=1).tolist()

@@ -15,11 +15,12 @@ from unstable_stream.events import GameOutcome, GameStarted, checkpoint_uid, tra
 from unstable_stream.games.play import play_game
 from unstable_stream.games.players import Move, TurnContext
 from unstable_stream.games.seating import dealt_roles, declared_teams, seat_players
-from unstable_stream.history.proofs.play_again import ReplayRules, replay
+from unstable_stream.history.proofs.play_again import replay
 from unstable_stream.model_pool.ratings import RatingProcessor
 from unstable_stream.model_pool.results import RecentResults
 from unstable_stream.model_pool.standings import Standings
 from unstable_stream.reward_transformations import expected_steps_of
+from unstable_stream.runs.sections import CollectorConfig
 from unstable_stream.services.launch.preflight import check_config
 from unstable_stream.services.workers.game_schedule import GameSchedule
 
@@ -248,5 +249,5 @@ async def test_a_game_of_teams_is_played_and_replayed() -> None:
     assert [seat.team for seat in played.outcome.seats] == [0, 0, 1, 1]
     first, second, third, fourth = (seat.reward for seat in played.outcome.seats)
     assert (first, third) == (second, fourth)
-    again = replay(played.outcome, ReplayRules(200, 0))
+    again = replay(played.outcome, CollectorConfig(max_turns=200))
     assert (again.problem, again.outcome) == (None, None)

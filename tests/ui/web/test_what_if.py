@@ -14,12 +14,12 @@ from infra.kafka.brokers import KafkaCluster
 from tests.conftest import KEEPING, free_port_pair, skip_without_kafka
 from tests.history.proofs.recorded_run import record_run
 from tests.ui.web.conftest import HOST, RECORDED, client_of
+from unstable_stream.api.config_keys import as_toml
 from unstable_stream.api.place import Place
 from unstable_stream.api.serving import archive
 from unstable_stream.archive import query
 from unstable_stream.history.hindsight.rederive import advantages
 from unstable_stream.ui.web import Site, build_app
-from unstable_stream.ui.web.pages.what_if import _inline
 
 RUN = RECORDED
 _ORIGIN = {"origin": f"http://{HOST}"}
@@ -92,8 +92,8 @@ def test_what_a_run_used_is_written_as_toml() -> None:
     numbers = [math.inf, -math.inf, 1e300, 7]
     said = {"text": 'a "b" \\ \n \x7f 😀', "odd key": 1, "numbers": numbers, "deep": {"yes": True}}
     used = said | {"none": None, "numbers": [*numbers, None], "deep": {"yes": True, "none": None}}
-    assert tomllib.loads(f"used = {_inline(used)}")["used"] == said
-    assert math.isnan(tomllib.loads(f"used = {_inline(math.nan)}")["used"])
+    assert tomllib.loads(f"used = {as_toml(used)}")["used"] == said
+    assert math.isnan(tomllib.loads(f"used = {as_toml(math.nan)}")["used"])
 
 
 def test_a_label_is_no_path(asking: TestClient, recorded: Place) -> None:

@@ -7,7 +7,7 @@ A directory holds::
     networks.safetensors        the algorithm's own networks, such as a critic (absent if it has none)
     optimizer.pt                optimizer state, and the weights of a reference policy (absent when saved
                                 light or pruned)
-    state.json                  update number, positions, seed, settings, the states of the algorithm and of
+    state.json                  update number, positions, seed, the states of the algorithm and of
                                 the sampling transformations, sha256 of the files above
 
 If all parameters are trained, a whole model stands in place of the adapter: ``config.json``,
@@ -92,8 +92,6 @@ class CheckpointState:
     samples_seen: int = 0
     positions: dict[str, int] = field(default_factory=dict)
     """The next offset by ``topic[partition]``, as in the learner update."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    """The optimizer and schedule settings of the training, for readers. They are not restored."""
     algorithm: dict[str, Any] = field(default_factory=dict)
     """The algorithm's own state, as its ``state_dict`` returned it; empty if it has none."""
     sampling: dict[str, Any] = field(default_factory=dict)
@@ -194,6 +192,7 @@ def load_checkpoint(path: Path | str, expect_sha256: str | None = None) -> Loade
         summary = json.loads((directory / _STATE).read_bytes())
         version = summary.pop("format")
         digests = summary.pop("sha256")
+        summary.pop("settings", None)  # written by earlier versions, for readers
         if version > _FORMAT:
             raise CheckpointError(
                 f"checkpoint {directory} has format {version}; this package reads up to {_FORMAT}. Upgrade it"

@@ -8,7 +8,6 @@ trained or adapted.
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging as transformers_logging
 
 from unstable_stream.algorithms.learners.adapted_linear import fuse_adapters
+from unstable_stream.algorithms.settings import LoraSettings as LoraSettings
 from unstable_stream.errors import LearnerError
 from unstable_stream.extensions.deferred_imports import deferring
 from unstable_stream.log.stores.adapter_format import (
@@ -184,39 +184,8 @@ def merge_adapter(model_path: Path | str, adapter: Path, target: Path) -> None:
         merged.save_pretrained(target)
 
 
-ALL_PROJECTIONS: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
 _PREFIX: Final = "base_model.model."
 """Before the module's name in PEFT's file format."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoraSettings:
-    """The LoRA settings, as ``lora_cfg`` documents them."""
-
-    lora_rank: int = 16
-    lora_alpha: int = 32
-    lora_dropout: float = 0.0
-    use_rslora: bool = False
-    """The factor is alpha over the root of the rank."""
-    loraplus_lr_ratio: float = 1.0
-    """Learning rate of B over that of A."""
-    target_modules: tuple[str, ...] = field(default=ALL_PROJECTIONS)
-    last_layers: int | None = None
-    """Only this many of the last decoder layers get the adapter; ``None``: all."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the settings as JSON values, as checkpoint events record them."""
-        # Without those at their defaults that checkpoints from before these settings do not have.
-        later = {"last_layers": None, "use_rslora": False, "loraplus_lr_ratio": 1.0}
-        values = {**asdict(self), "target_modules": list(self.target_modules)}
-        return {name: value for name, value in values.items() if name not in later or value != later[name]}
-
-    @property
-    def scale(self) -> float:
-        """The factor of B A x."""
-        config = {"lora_alpha": self.lora_alpha, "use_rslora": self.use_rslora}
-        return adapter_scale(config, "", self.lora_rank)
 
 
 def build_policy(

@@ -23,28 +23,26 @@ _CHANGEABLE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class LrSchedule:
-    """The learning rate as a function of the update number, so that nothing must be saved for a resume:
+    """The learning rate as a function of the update number, so that nothing must be saved for a resume.
 
-    ``constant``; or from the peak at update 1 to ``final_fraction`` of it at ``total``, on a line
-    (``linear``) or along half a cosine (``cosine``: Loshchilov and Hutter, "SGDR", arXiv:1608.03983, eq. 5).
+    From the peak at update 1 to ``final_fraction`` of it at ``total``, on a line (``linear``) or along half a
+    cosine (``cosine``: Loshchilov and Hutter, "SGDR", arXiv:1608.03983, eq. 5).
     """
 
-    type: str = "constant"
-    final_fraction: float = 0.0
+    type: str = "linear"
+    final_fraction: float = 1.0
     """The fraction of the peak learning rate that is reached at update ``total`` and kept after it."""
     total: int = 0
-    """The number of updates of the run; ``linear`` and ``cosine`` need it."""
+    """The number of updates of the run; needed unless the rate stays at its peak."""
     warmup: int = 0
     """The number of first updates over which the rate rises linearly to the schedule."""
 
     def factor(self, update: int) -> float:
         """Return the factor of the peak learning rate in ``update`` (counted from 1)."""
-        value = 1.0
-        if self.type != "constant":
-            progress = min(1.0, (update - 1) / max(1, self.total - 1))
-            if self.type == "cosine":
-                progress = (1.0 - math.cos(math.pi * progress)) / 2
-            value = 1.0 - (1.0 - self.final_fraction) * progress
+        progress = min(1.0, (update - 1) / max(1, self.total - 1))
+        if self.type == "cosine":
+            progress = (1.0 - math.cos(math.pi * progress)) / 2
+        value = 1.0 - (1.0 - self.final_fraction) * progress
         if update < self.warmup:
             value *= update / self.warmup
         return value

@@ -8,7 +8,6 @@ checkpoint continues the same curve, bit for bit on a CPU.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -215,7 +214,6 @@ class StandardLearner:
         """
         self._check_usable()
         training, settings = self.training, self.training.settings
-        group = training.optimizer.param_groups[0]
         state = CheckpointState(
             update=self._step,
             base_model=self.policy.model_name,
@@ -224,14 +222,6 @@ class StandardLearner:
             seed=settings.seed,
             samples_seen=self._samples_seen,
             positions=dict(positions or {}),
-            settings={
-                "learning_rate": settings.learning_rate,
-                "betas": list(group["betas"]),
-                "weight_decay": group["weight_decay"],
-                "grad_clip": settings.grad_clip,
-                "optimizer_steps_per_update": settings.optimizer_steps_per_update,
-                "lr_schedule": asdict(settings.lr_schedule),
-            },
             algorithm=self.algorithm.state_dict(),
             sampling=dict(sampling or {}),
         )
@@ -283,12 +273,11 @@ class StandardLearner:
             for place in range(len(completion))
         ]
         targets = [token for _, completion in sequences for token in completion]
-        scores, _ = self.algorithm.scorer(
-            torch.tensor([row + [0] * (width - len(row)) for row in rows], device=self.device),
-            torch.tensor(positions, device=self.device),
-            torch.tensor(targets, device=self.device),
-            torch.ones(len(targets), device=self.device),
-        )
+        scorer, device = self.algorithm.scorer, self.device
+        inputs = torch.tensor([row + [0] * (width - len(row)) for row in rows], device=device)
+        states = scorer.states(inputs, torch.tensor(positions, device=device))
+        ones = torch.ones(len(targets), device=device)
+        scores, _ = scorer.score(states, torch.tensor(targets, device=device), ones)
         ends = np.cumsum([len(completion) for _, completion in sequences])
         return np.split(scores.cpu().numpy(), ends[:-1])
 

@@ -45,7 +45,7 @@ from unstable_stream.archive.shared.relations import (
 from unstable_stream.archive.shared.table import SharedTable, TableFile
 from unstable_stream.archive.writing import DroppedRun, LogPartition, Tidied
 from unstable_stream.console import get_logger
-from unstable_stream.errors import ArchiveBusyError, ArchiveError
+from unstable_stream.errors import ArchiveBusyError, ArchiveError, RunError
 from unstable_stream.log.port import StoredRecord
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 
@@ -194,7 +194,7 @@ class SharedStore:
             changed = [file for file in files if looked_at[file.name][0]]
             records = sum(looked_at[file.name][0] for file in changed if file.relation == EVENTS.name)
             if not records:
-                return 0
+                raise RunError(f"the archive {self._table.archive} has no record of run {dropped.run_id}")
             rewritten = [looked_at[file.name][1] for file in changed]
             kept = [file for file in rewritten if file is not None]
             note = dropped._replace(records=records)._asdict()

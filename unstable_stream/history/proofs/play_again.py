@@ -36,6 +36,7 @@ from unstable_stream.history.proofs.ledger import Evidence, RecordIndex
 from unstable_stream.history.proofs.reports import Check
 from unstable_stream.log.port import StoredRecord
 from unstable_stream.log.records import event_from_record
+from unstable_stream.runs.sections import CollectorConfig
 
 _MOST_WAITING: Final = 64
 """The most games that wait for one process, or for the caller to look at them."""
@@ -47,13 +48,6 @@ _TRAJECTORY_FIELDS: Final = (
 )
 _TURN_FIELDS: Final = ("turn_index", "game_turn", "observation", "action", "valid", "step_info")
 _SEAT_FIELDS: Final = ("seat", "model_uid", "kind", "policy_version", "parent_uid", "trained", "team")
-
-
-class ReplayRules(NamedTuple):
-    """The settings with which a run's games were played."""
-
-    max_turns: int
-    invalid_moves_allowed: int
 
 
 class PlayedAgain(NamedTuple):
@@ -96,7 +90,7 @@ def _view_of_record(record: StoredRecord) -> bytes:
     return _view(event_from_record(record))
 
 
-def replay(outcome: GameOutcome, rules: ReplayRules) -> PlayedAgain:
+def replay(outcome: GameOutcome, rules: CollectorConfig) -> PlayedAgain:
     """Play a recorded game again; only its actions and their seats come from the record."""
     started = GameStarted(
         event_id="",
@@ -174,7 +168,9 @@ async def _outcomes(evidence: Evidence) -> AsyncIterator[tuple[StoredRecord, Gam
             yield record, event
 
 
-async def _played_again(evidence: Evidence, rules: ReplayRules, jobs: int) -> AsyncGenerator[_Result, None]:
+async def _played_again(
+    evidence: Evidence, rules: CollectorConfig, jobs: int
+) -> AsyncGenerator[_Result, None]:
     """Play the games again, in this process or in several others; yield the results in order."""
     if jobs == 1:
         async for record, outcome in _outcomes(evidence):
@@ -197,8 +193,7 @@ async def _played_again(evidence: Evidence, rules: ReplayRules, jobs: int) -> As
 
 async def recompute_games(evidence: Evidence, jobs: int) -> list[Check]:
     """Compare games, trajectories and game starts with the games played again by ``jobs`` processes."""
-    config = evidence.run.config().collector
-    rules = ReplayRules(config.max_turns, config.invalid_moves_allowed)
+    rules = evidence.run.config().collector
     games = Check("games")
     index, of_starts = RecordIndex(Trajectory.TOPIC), RecordIndex(GameStarted.TOPIC)
     trajectories = DerivedCheck(Check("trajectories"), index, comparable=_view_of_record, replayed=True)
@@ -222,7 +217,7 @@ async def recompute_games(evidence: Evidence, jobs: int) -> list[Check]:
 
 
 def _judge(
-    check: Check, where: str, outcome: GameOutcome, again: PlayedAgain, rules: ReplayRules
+    check: Check, where: str, outcome: GameOutcome, again: PlayedAgain, rules: CollectorConfig
 ) -> Sequence[Expected]:
     """Compare a game with the game played again; return the trajectories that there must be."""
     check.compared += 1
@@ -239,6 +234,6 @@ def _judge(
     ]
 
 
-def _view_again(outcome: GameOutcome, rules: ReplayRules, trajectory: str) -> bytes:
+def _view_again(outcome: GameOutcome, rules: CollectorConfig, trajectory: str) -> bytes:
     """Return one view of a game, which is played once more: to keep all views takes more memory."""
     return dict(replay(outcome, rules).views)[trajectory]

@@ -31,7 +31,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from unstable_stream.algorithms import BaseAlgo, build_algorithm
 from unstable_stream.algorithms.learners.checkpoint import CheckpointState
-from unstable_stream.algorithms.learners.lora import LoraSettings
 from unstable_stream.algorithms.learners.rank import Rank, TorchRank
 from unstable_stream.algorithms.learners.settings import LearnerSettings, LrSchedule, UpdateResult
 from unstable_stream.algorithms.learners.standard_learner import StandardLearner
@@ -100,13 +99,13 @@ def learner_settings(config: RunConfig) -> LearnerSettings:
         batch_size=settings.batch_size,
         max_train_len=settings.max_train_len,
         parameters=settings.parameters,
-        lora_cfg=LoraSettings(**config.lora.model_dump()),
+        lora_cfg=config.lora,
         gradient_checkpointing=settings.gradient_checkpointing,
         activation_checkpointing=settings.activation_checkpointing,
         seed=config.seed,
         learning_rate=settings.learning_rate,
         lr_schedule=LrSchedule(
-            type=settings.lr_schedule if settings.lr_final_fraction < 1 else "constant",
+            type=settings.lr_schedule,
             final_fraction=settings.lr_final_fraction,
             warmup=settings.lr_warmup_updates,
             total=settings.iterations,

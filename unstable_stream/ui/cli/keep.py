@@ -34,10 +34,10 @@ def push_command(
         force: Replace what is there.
         public: Let anybody on the Hub read it; else it is private.
     """
-    from unstable_stream.api.push import push_checkpoint
+    from unstable_stream.api.push import push
 
     with plain_console(stderr=True, highlight=False).status("pushing"):
-        done = push_checkpoint(place, checkpoint, destination, merged=merged, replace=force, public=public)
+        done = push(checkpoint, destination, merged=merged, replace=force, public=public, **place.named)
     kinds = {"adapter": "adapter", "merged": "merged model", "whole": "whole model"}
     size = sum(done.files.values()) / 1e6
     typer.echo(
@@ -207,7 +207,7 @@ def rm_command(
             f"unstable-stream topics trim --shrink{place.options}",
             err=True,
         )
-    if any(each.deleted_later for each in done.dropped):
+    if done.deleted_later:
         console.print(
             "files that are not needed any more are deleted after six hours, since somebody may still read "
             "them: by archivers now and then, or with unstable-stream archive --compact",

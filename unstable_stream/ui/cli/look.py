@@ -394,7 +394,7 @@ def collapse_command(run: NewestRunArgument = "latest", *, place: Place) -> None
 
     Example: unstable-stream collapse quickstart-2026
     """
-    found = us.open_run(run, place.root, place.log).collapse()
+    found = us.open_run(run, **place.named).collapse()
     for sentence in found.advice:
         typer.secho(plain(sentence), fg="yellow")
     if found.warnings:

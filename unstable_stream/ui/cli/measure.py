@@ -105,7 +105,7 @@ def tournament_command(
     if show is not None:
         if players:
             raise typer.BadParameter(f"--show {show} plays nothing: leave {' '.join(players)} out")
-        run = us.open_run(show, place.root, place.log)
+        run = us.open_run(show, **place.named)
     else:
         run = us.tournament(players or [], model=model, **evaluation_options(context))
         run_to_end(run, quiet=quiet, summary=form is Format.TABLE)
@@ -141,9 +141,8 @@ def exploitability_command(
         named["env_id"],
         template=named.get("template"),
         engine=engine,
-        data=place.root,
-        log=place.log,
         allow_code=allow_code or [],
+        **place.named,
     )
     if as_json:
         print(found.to_json().decode())

@@ -8,10 +8,9 @@ import os
 import shutil
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import IO, TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -183,22 +182,14 @@ def _table_cell(value: Any) -> str:
     return text if len(text) <= _LONGEST_CELL else text[: _LONGEST_CELL - 1] + "…"
 
 
-@contextmanager
-def every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
-    """Call ``act`` every so many seconds, on a thread, as long as the block lasts."""
-    over = threading.Event()
+@dataclass(frozen=True)
+class Saying:
+    """Rich shows what ``say`` returns, each time that it draws."""
 
-    def repeat() -> None:
-        while not over.wait(seconds):
-            act()
+    say: Callable[[], str]
 
-    thread = threading.Thread(target=repeat, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    def __rich__(self) -> str:
+        return self.say()
 
 
 @contextmanager

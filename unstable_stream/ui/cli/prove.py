@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -20,14 +20,12 @@ from unstable_stream.ui.cli.options import (
     SetOption,
     parse_moment,
 )
-from unstable_stream.ui.cli.output import Format, every, print_objects, progress_bar, records_read
+from unstable_stream.ui.cli.output import Format, Saying, print_objects, progress_bar, records_read
 
 if TYPE_CHECKING:
     from unstable_stream.api.recorded_run import AuditReport, VerifyReport
     from unstable_stream.api.replaying import Replay
     from unstable_stream.api.serving import Start
-
-_SHOW_EVERY_S: Final = 0.5
 
 
 def audit_command(run: NewestRunArgument = "latest", *, place: Place) -> None:
@@ -39,7 +37,7 @@ def audit_command(run: NewestRunArgument = "latest", *, place: Place) -> None:
 
     Example: unstable-stream audit quickstart-2026
     """
-    _print_report(us.open_run(run, place.root, place.log).audit())
+    _print_report(us.open_run(run, **place.named).audit())
 
 
 def _print_report(report: "AuditReport | VerifyReport", as_json: bytes | None = None) -> None:
@@ -81,7 +79,7 @@ def verify_command(
         as_json: Print the report as one JSON object.
     """
     with progress_bar() as progress:
-        report = us.open_run(run, place.root, place.log).verify(
+        report = us.open_run(run, **place.named).verify(
             games=games,
             jobs=jobs,
             train=train,
@@ -322,19 +320,19 @@ def _train(replayed: "Replay", path: Path, overrides: Sequence[str], epochs: int
 
     progress = OfflineProgress()
     console = plain_console(stderr=True, highlight=False)
-    with console.status("loading the model") as status, every(_SHOW_EVERY_S, lambda: show()):
-        planned = 0
+    planned = 0
 
-        def show() -> None:
-            if progress.published:
-                done = f"{progress.updates:,} of {planned:,} updates, {progress.published:,} steps replayed"
-                status.update(done)
+    def show() -> str:
+        if not progress.published:
+            return "loading the model"
+        return f"{progress.updates:,} of {planned:,} updates, {progress.published:,} steps replayed"
 
-        def start(run_id: str, iterations: int) -> None:
-            nonlocal planned
-            planned = iterations
-            print(f"run {run_id}", file=sys.stderr)
+    def start(run_id: str, iterations: int) -> None:
+        nonlocal planned
+        planned = iterations
+        print(f"run {run_id}", file=sys.stderr)
 
+    with console.status(Saying(show)):
         run_id = replayed.train(path, overrides=overrides, epochs=epochs, progress=progress, on_start=start)
     print(f"{run_id}: {progress.updates:,} updates, {progress.published:,} steps replayed", file=sys.stderr)
     print(run_id)
@@ -387,14 +385,15 @@ def consume_command(
     loaded = load_plugin(plugin)
     counted = PluginCounters()
 
-    def show() -> None:
-        if counted.position_ms:
-            moment = datetime.fromtimestamp(counted.position_ms / 1000, tz=UTC)
-            done = f"{counted.handled:,} events, {counted.emitted:,} metrics"
-            status.update(f"{loaded.name}: {done}, at {moment:%Y-%m-%d %H:%M:%S}")
+    def show() -> str:
+        if not counted.position_ms:
+            return loaded.name
+        moment = datetime.fromtimestamp(counted.position_ms / 1000, tz=UTC)
+        done = f"{counted.handled:,} events, {counted.emitted:,} metrics"
+        return f"{loaded.name}: {done}, at {moment:%Y-%m-%d %H:%M:%S}"
 
     console = plain_console(stderr=True, highlight=False)
-    with console.status(loaded.name) as status, every(_SHOW_EVERY_S, show):
+    with console.status(Saying(show)):
         consume(place, loaded, start=begin, run=run, until_end=until_end, reset=reset, counters=counted)
     print(
         f"{loaded.name}: {counted.handled:,} events, {counted.emitted:,} metrics, "

@@ -155,7 +155,7 @@ def watch_command(runs: RunsArgument = None, *, place: Place) -> None:
     """
     from unstable_stream.api.run import watch_together
 
-    opened = [us.open_run(run, place.root, place.log) for run in runs or ["latest"]]
+    opened = [us.open_run(run, **place.named) for run in runs or ["latest"]]
     if len(opened) == 1:
         opened[0].watch()
     else:
@@ -182,7 +182,7 @@ def scale_command(
     """
     if (engines is None) is not as_configured:
         raise typer.BadParameter("give a number, or --as-configured", param_hint="--engines")
-    found = us.open_run(run, place.root, place.log)
+    found = us.open_run(run, **place.named)
     found.scale(engines)
     wanted = "as many engines as configured" if engines is None else f"{engines} engine{'s' * (engines > 1)}"
     typer.echo(f"run {plain(found.id)} shall have {wanted}; table engine_changes of the archive says when")

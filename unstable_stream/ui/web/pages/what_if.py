@@ -1,7 +1,6 @@
 """Ratings and rewards as they would be otherwise: a form, the differences, and a set to keep."""
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -9,6 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from unstable_stream.api.config_keys import as_toml
 from unstable_stream.api.what_if import SYSTEMS, rederive_run, rerate_run, settings_of
 from unstable_stream.archive import query
 from unstable_stream.errors import ConfigError
@@ -150,27 +150,9 @@ def _rewards_as_toml(rewards: Mapping[str, Any]) -> str:
     """Return the transformations that a run used, to begin from. ``Any``: JSON."""
     lines = []
     for stage in _STAGES:
-        specs = ",".join(f"\n    {_inline(spec)}" for spec in rewards.get(stage, []))
+        specs = ",".join(f"\n    {as_toml(spec)}" for spec in rewards.get(stage, []))
         lines.append(f"{stage} = [{specs}{chr(10) if specs else ''}]")
     return "\n".join(lines)
-
-
-def _inline(value: Any) -> str:
-    """Return a value as TOML, which has no null: such keys are left to their defaults. ``Any``: JSON."""
-    if isinstance(value, dict):
-        pairs = [f"{_key(key)} = {_inline(each)}" for key, each in value.items() if each is not None]
-        return "{ " + ", ".join(pairs) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(_inline(each) for each in value if each is not None) + "]"
-    if isinstance(value, float) and not math.isfinite(value):
-        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
-    # JSON writes texts as TOML does, but for pairs of surrogates and the control character 127.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _key(name: str) -> str:
-    bare = name and all(each in "-_" or (each.isascii() and each.isalnum()) for each in name)
-    return name if bare else _inline(name)
 
 
 def _kept(shelf: Shelf, run_id: str) -> list[str]:
