@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from unstable_stream.api.build import sql as sql
     from unstable_stream.api.evaluation import evaluation as evaluation
     from unstable_stream.api.exploitability import exploitability as exploitability
+    from unstable_stream.api.exploiter import exploit as exploit
+    from unstable_stream.api.exploiter import exploiter_bound as exploiter_bound
     from unstable_stream.api.games import Game as Game
     from unstable_stream.api.push import push as push
     from unstable_stream.api.run import Run as Run
@@ -71,6 +73,7 @@ _HOMES = {
     "Game": "unstable_stream.api.games",
     "evaluation": "unstable_stream.api.evaluation",
     "exploitability": "unstable_stream.api.exploitability",
+    **dict.fromkeys(("exploit", "exploiter_bound"), "unstable_stream.api.exploiter"),
     "push": "unstable_stream.api.push",
     **dict.fromkeys(("Sweep", "sweep"), "unstable_stream.api.sweep"),
     "Table": "unstable_stream.api.tables",

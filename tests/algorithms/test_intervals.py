@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from unstable_stream.algorithms.intervals import rates_interval, t_quantile, wilson_interval
+from unstable_stream.algorithms.intervals import interval_of_sum, rates_interval, t_quantile, wilson_interval
 
 
 @pytest.mark.parametrize("total", [1, 7, 40, 100, 999])
@@ -30,6 +30,21 @@ def test_bounds_of_a_mean_are_rates_and_no_narrower_than_its_games_allow() -> No
     assert rates_interval([0.25], 4) == (0.25, 0.0, 1.0)
     with pytest.raises(ValueError, match="no rates"):
         rates_interval([], 0)
+
+
+def test_the_sum_of_two_means_by_hand() -> None:
+    """Variances 4 * 100/99 and 4 * 50/49 of the values, so 4/99 and 4/49 of the means; t of 49 degrees."""
+    found = interval_of_sum([[3.5, -0.5] * 50, [1.0, -3.0] * 25])
+    half = 2.009575 * math.sqrt(4 / 99 + 4 / 49)
+    assert found == pytest.approx((0.5, 0.5 - half, 0.5 + half), abs=1e-5)
+
+
+def test_a_player_that_won_all_games_gets_no_certainty() -> None:
+    low = wilson_interval(400, 400)[0]
+    mean, below, _ = interval_of_sum([[1.0] * 400, [0.0] * 400])
+    assert mean == 1.0
+    # Each seat's error is that of Wilson's lower end, in rewards of -1 to 1.
+    assert below == pytest.approx(1 - math.sqrt(2) * 2 * (1 - low), rel=0.01)
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 4, 5, 6, 9, 30, 200])

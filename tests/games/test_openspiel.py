@@ -166,6 +166,14 @@ def test_boards_checked_by_hand() -> None:
     numbers = get_template("kuhn-numbers").format
     assert numbers(observation(kuhn["1"])) == "TicTacToe O\n0 1 5\nX X 8\nX X X\nmove:"
     assert numbers(observation(kuhn["2pb"])) == "TicTacToe O\n0 1 6\nX X 11\nX X X\nmove:"
+    leduc = by_state("leduc_poker")
+    (raised,) = (
+        key
+        for key in leduc
+        if "[Player: 0][Pot: 18][Money: 93 89][Public: 5][Round1: 2 1]" in key and "0][Private: 0]" in key
+    )
+    words = get_template("leduc-numbers").format(observation(leduc[raised]))
+    assert words == "SimpleTak O\n0 1 X X\n4 X X 9\nX X 12 X\nX 14 X X\nmove:"
     with pytest.raises(GameError, match="use this template only for openspiel:leduc_poker"):
         get_template("leduc-board").format(observation(kuhn["1"]))
 

@@ -39,6 +39,8 @@ _SECTIONS = (
             "load",
             "evaluation",
             "exploitability",
+            "exploit",
+            "exploiter_bound",
             "tournament",
             "sweep",
             "push",

@@ -1,8 +1,8 @@
-"""Intervals: of a rate that a few games show, and of a mean that a few seeds show."""
+"""Intervals: of a rate that a few games show, of a mean that a few seeds show, and of a sum of means."""
 
 from collections.abc import Sequence
 from statistics import fmean, stdev
-from typing import Final
+from typing import Final, NamedTuple
 
 _T: Final = (12.706205, 4.302653, 3.182446, 2.776445)
 """Quantile 0.975 of Student's t for 1 to 4 degrees of freedom."""
@@ -45,6 +45,33 @@ def rates_interval(rates: Sequence[float], games: int) -> tuple[float, float, fl
     half = t_quantile(number - 1) * stdev(rates) / number**0.5
     low, high = wilson_interval(mean * games, games)
     return (mean, min(low, max(0.0, mean - half)), max(high, min(1.0, mean + half)))
+
+
+class Interval(NamedTuple):
+    """A mean, or a sum of means, with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def interval_of_sum(groups: Sequence[Sequence[float]]) -> Interval:
+    """Return the sum of the groups' means with its 95 % interval by Student's t.
+
+    Its degrees of freedom are those of the smallest group, which is at most what Welch's are (B. L. Welch,
+    Biometrika 34, 1947). The standard error of a group is at least what Wilson's interval gives to one that
+    won all: values that are all alike may be so by chance.
+
+    Args:
+        groups: independent values, two or more in each group.
+    """
+    z, largest = t_quantile(10**9), max(abs(value) for group in groups for value in group)
+    errors = (
+        max(stdev(group) / len(group) ** 0.5, 2 * largest * z / (len(group) + z * z)) for group in groups
+    )
+    half = t_quantile(min(map(len, groups)) - 1) * sum(error * error for error in errors) ** 0.5
+    mean = sum(map(fmean, groups))
+    return Interval(mean, mean - half, mean + half)
 
 
 def t_quantile(freedom: int) -> float:

@@ -146,7 +146,7 @@ def checked_run(
     fork: Fork | None = None,
 ) -> Run:
     """Return a run with a recorded one's configuration but for ``settings``, without what goes beside it."""
-    changes = {**settings, **ALONE}
+    changes = {**ALONE, **settings}
     if options.get("envs") is not None:
         changes["eval_envs"] = options["envs"]
     changed = make_config(changes, recorded, options.get("overrides", ()))

@@ -245,12 +245,22 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_game_after_game_given_up_stops_the_collector_with_the_reason(log: LocalLog) -> None:
+async def test_game_after_game_given_up_stops_the_collector_with_the_reason_until_it_is_resumed(
+    log: LocalLog,
+) -> None:
     await publish(log, checkpoint(0))
     engine = PretendEngine(error=EngineError("the adapter has the wrong shape"))
     says = "(?s)50 games in a row were abandoned.*because: the adapter has the wrong shape$"
     with pytest.raises(ServiceError, match=says):
         await collect(log, engine, config(num_workers=64))
+    resumed = PretendEngine(is_open=False)
+    again = asyncio.ensure_future(
+        collector(log, resumed, config(num_workers=64)).collect(log, asyncio.Event())
+    )
+    await until(lambda: again.done() or resumed.asked > 0)
+    again.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await again
 
 
 async def test_games_whose_trajectories_are_all_set_aside_stop_the_collector_with_the_reason(

@@ -273,7 +273,8 @@ class Collector:
             self._check_quarantined(f"{where} because: {event.reason}")
         if event.run_id != self._run_id:
             return
-        if isinstance(event, GameAbandoned) and not self._schedule.training_finished:
+        # Before a resumption they were abandoned for what may be over, or because training was finished.
+        if isinstance(event, GameAbandoned) and self._restored and not self._schedule.training_finished:
             self._abandoned_in_a_row += 1
             if self._abandoned_in_a_row >= _MAX_ABANDONED_IN_A_ROW:
                 raise ServiceError(

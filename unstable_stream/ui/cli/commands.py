@@ -21,7 +21,7 @@ COMMANDS: Final = {
     "configure": ("init", "config"),
     "train": ("quickstart", "train", "plan", "watch", "scale", "fork", "processors"),
     "look": ("runs", "games", "ui", "report", "why", "sql", "collapse", "track", "monitor", "doctor"),
-    "measure": ("eval", "tournament", "exploitability"),
+    "measure": ("eval", "tournament", "exploitability", "exploit"),
     "prove": ("audit", "verify", "rerate", "rederive", "replay", "consume"),
     "keep": ("push", "export", "archive", "backup", "prune", "rm", "disk"),
     "log": ("topics", "log"),

@@ -12,6 +12,7 @@ from unstable_stream.ui.cli.options import (
     PolicyArgument,
     QuietOption,
     SetOption,
+    complete_run,
     environment,
 )
 from unstable_stream.ui.cli.output import (
@@ -153,3 +154,58 @@ def exploitability_command(
         for state in found.states:
             chances = "  ".join(f"{move} {chance:.3f}" for move, chance in state.probabilities.items())
             print(f"player {state.player}  {state.state}  {chances}  illegal {state.illegal_mass:.3f}")
+
+
+def exploit_command(
+    context: typer.Context,
+    policy: Annotated[str | None, typer.Argument(metavar="RUN@UPDATE", autocompletion=complete_run)] = None,
+    updates: Annotated[int, typer.Option(min=1)] = 40,
+    from_victim: bool = False,
+    games: Annotated[int, typer.Option(min=4)] = 1000,
+    envs: EnvsOption = None,
+    seed: int = 0,
+    show: Annotated[str | None, typer.Option(metavar="RUN")] = None,
+    votes: Annotated[int, typer.Option(min=1)] = 1,
+    best_of: Annotated[int, typer.Option(min=1)] = 1,
+    backend: str | None = None,
+    overrides: SetOption = None,
+    quiet: QuietOption = False,
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+    allow_code: AllowCodeOption = None,
+    *,
+    place: Place,
+) -> None:
+    """Train against one checkpoint alone, and bound from below how far that is from optimal play.
+
+    For games of two players in which one wins what the other loses. It is a run with the settings of the
+    checkpoint's run: Ctrl-C stops it, and unstable-stream train --resume RUN goes on with it.
+
+    Example: unstable-stream exploit kuhn-2026@40 --updates 60
+
+    Args:
+        policy: The checkpoint: RUN@30, RUN@best, RUN@-1, or RUN for the newest one.
+        updates: Updates of the exploiter.
+        from_victim: Begin with the weights of the checkpoint. Default: as its run began.
+        games: Games after the last update, and before the first, even; seats are taken in turn.
+        envs: Environment. Default: the one that the run trains on.
+        seed: The same seed plays the same games.
+        show: Train nothing: show what this exploiter has come to.
+        votes: Answers of the exploiter to each turn of those games; it plays the action of most of them.
+        best_of: Answers of the exploiter to each turn of those; it plays the most probable per token.
+        backend: ray, or inline: in this process. Default: that of the run.
+        as_json: Print the result as one JSON object.
+    """
+    if (policy is None) == (show is None):
+        raise typer.BadParameter("name a checkpoint to exploit, RUN@UPDATE, or an exploiter to --show")
+    if show is not None:
+        run = us.open_run(show, place.root, place.log)
+    else:
+        how = evaluation_options(context)
+        run = us.exploit(policy or "", updates=updates, from_victim=from_victim, **how)
+        run_to_end(run, quiet=quiet, summary=False)
+    found = us.exploiter_bound(run)
+    if as_json:
+        print(found.to_json().decode())
+        return
+    for name, value in found.summary():
+        print(f"{name:<28}{value}")
