@@ -136,7 +136,9 @@ async def consume(data: DataDir, *, stateful: bool) -> int:
         ends = {topic: await log.end_offsets(topic) for topic in await log.topics()}
         topics = tuple(topic for topic, of_topic in ends.items() if any(of_topic.values()))
         plugin = do_nothing(topics, dict if stateful else None)
-        await run_plugin(log, plugin, stop=asyncio.Event(), until_end=True, reset=True, counters=counters)
+        await run_plugin(
+            log, plugin, data, stop=asyncio.Event(), until_end=True, reset=True, counters=counters
+        )
     return counters.handled
 
 

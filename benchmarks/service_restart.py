@@ -160,7 +160,7 @@ async def _serve(data: DataDir, service: str, first: int, count: int, wanted: in
             serving = asyncio.ensure_future(learner.train(log, stop))
         else:
             began = time.perf_counter()
-            serving = asyncio.ensure_future(run_plugin(log, counted, stop=stop, run_id=_RUN))
+            serving = asyncio.ensure_future(run_plugin(log, counted, data, stop=stop, run_id=_RUN))
         seen = 0
         async with asyncio.timeout(_DEADLINE_S):
             while seen < count // _BATCH:

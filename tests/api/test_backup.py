@@ -1,6 +1,7 @@
 """A backup that is made while a run writes is one moment of the run, whole, and goes on like the original."""
 
 import asyncio
+import contextlib
 import itertools
 import shutil
 import threading
@@ -26,10 +27,12 @@ from unstable_stream.errors import EventLogError, RunError
 from unstable_stream.events import Checkpoint
 from unstable_stream.history.proofs.verify import audit_run
 from unstable_stream.log.local.log import LocalLog
+from unstable_stream.log.port import TopicPartition
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.recording import start_run
+from unstable_stream.services.streams.plugins.worker import PluginStates, Saved
 
 RUN = "run-backup"
 _OTHER = "run-other"
@@ -73,6 +76,8 @@ def test_a_backup_made_while_a_run_writes_is_whole(tmp_path: Path) -> None:
     published.append(msgspec.structs.replace(published[0], event_id="of-stored", path="s3://bucket/stored"))
     append(data.root, published)
     (data.checkpoints(_OTHER) / "unpublished").mkdir()
+    with contextlib.closing(PluginStates(data.root / "plugins" / "mine.sqlite", "log", "group")) as states:
+        states.save({TopicPartition("steps", 0): Saved(7, {RUN: b"state"})})
     shutil.rmtree(data.checkpoints(_OTHER) / "lost")
     archive(Place.at(data.root))
     verified = us.open_run(RUN, data=data.root).verify(games=False)
@@ -84,6 +89,8 @@ def test_a_backup_made_while_a_run_writes_is_whole(tmp_path: Path) -> None:
     assert [Path(path).name for path in done.missing if str(data.root) in path] == ["lost"]
     (kept,) = copy.checkpoints(_OTHER).iterdir()
     assert (kept / "adapter_model.safetensors").read_bytes() == b"named"
+    with contextlib.closing(PluginStates(copy.root / "plugins" / "mine.sqlite", "log", "group")) as states:
+        assert states.load(TopicPartition("steps", 0)) == Saved(7, {RUN: b"state"})
     run = us.open_run(RUN, data=copy.root)
     assert run.audit().ok
     assert {check.name: check.compared for check in run.verify(games=False).checks} == {

@@ -220,6 +220,18 @@ def test_a_batch_is_built_once_though_others_write_meanwhile(tmp_path: Path) -> 
     assert query(path, "SELECT count(*) FROM steps").rows == [(len(mine),)]
 
 
+def test_a_refused_batch_leaves_the_events_of_the_next_known(tmp_path: Path) -> None:
+    mine = [record for record in stored(made_up_run()) if record.topic == "steps"]
+    with ArchiveWriter(tmp_path / "archive") as first, ArchiveWriter(tmp_path / "archive") as second:
+        refused = first.prepare(mine[:9])
+        second.write(mine[:9])
+        ahead = first.prepare(mine[9:30])
+        assert first.store(refused).records == 0
+        again = first.prepare([msgspec.structs.replace(r, offset=r.offset + 1000) for r in mine[9:30]])
+        assert first.store(ahead).records == 21
+        assert first.store(again).duplicates == 21
+
+
 def test_reader_waits_for_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "archive.duckdb"
     _archive(path, [stored(made_up_run())])

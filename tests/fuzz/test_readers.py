@@ -158,7 +158,7 @@ async def _plugin(log: EventLog, data: Path) -> None:
         runs.append(event.run_id)
 
     counters = PluginCounters()
-    await run_plugin(log, read, stop=asyncio.Event(), until_end=True, counters=counters)
+    await run_plugin(log, read, DataDir(data), stop=asyncio.Event(), until_end=True, counters=counters)
     assert runs.count(RUN) > 50
 
 

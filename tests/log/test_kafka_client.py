@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import MagicMock
+from unittest.mock import AsyncMock, MagicMock
 
 import pytest
 from aiokafka import AIOKafkaConsumer
@@ -99,9 +99,9 @@ def joining() -> MagicMock:
 def member(joining: MagicMock) -> KafkaConsumer:
     topics: Any = SimpleNamespace(known=lambda name: None)
     cluster = Brokers(parse_location("kafka://host:9092", {}), 1.0, _DEADLINE_S)
-    parts = KafkaParts(cluster, topics, topics)
+    parts, reopen = KafkaParts(cluster, topics, topics), AsyncMock(side_effect=AssertionError)
     whose = (ShareAssignor(), ["t"], "g")
-    return KafkaConsumer(parts, joining, *whose, "beginning", lambda _: None, _DEADLINE_S)
+    return KafkaConsumer(parts, joining, *whose, "beginning", lambda _: None, reopen, _DEADLINE_S)
 
 
 async def test_a_poll_ends_when_its_time_is_over(joining: MagicMock, member: KafkaConsumer) -> None:

@@ -1,25 +1,23 @@
-"""A reader that reads nothing any more, though records wait and brokers answer, says so; no other does."""
+"""A reader that reads nothing any more, though records wait and brokers answer, is replaced; no other is."""
 
 import asyncio
-import contextlib
 import itertools
 import secrets
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
-from types import SimpleNamespace
-from typing import Any, cast
-from unittest.mock import MagicMock
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer
+from structlog.testing import capture_logs
 
 from tests.log.harness import read
 from unstable_stream.errors import LogUnavailableError
-from unstable_stream.log.kafka.consumer import KafkaConsumer, KafkaParts
+from unstable_stream.log.kafka.consumer import Standstill
 from unstable_stream.log.kafka.log import KafkaLog
-from unstable_stream.log.kafka.reading import ShareAssignor
 from unstable_stream.log.port import Positions, Record, TopicPartition, TopicSpec
 
 _DEADLINE_S = 60.0
+_AFTER_S = 0.02
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
@@ -28,35 +26,34 @@ def _always(positions: Positions) -> Iterator[Positions]:
 
 
 @pytest.mark.parametrize(
-    ("ends", "positions", "stands"),
+    ("ends", "positions", "certain"),
     [
         pytest.param({A: 5, B: 3}, _always({A: 5, B: 2}), True, id="it reads nothing of what waits"),
         pytest.param(
             {A: 5, B: 10**9}, ({A: 4, B: offset} for offset in itertools.count()), True, id="others are read"
         ),
         pytest.param({A: 5, B: 2}, _always({A: 5, B: 2}), False, id="nothing waits"),
-        pytest.param({A: 10**9}, ({A: poll // 15} for poll in itertools.count()), False, id="only slow"),
+        pytest.param({A: 10**9}, ({A: look // 15} for look in itertools.count()), False, id="only slow"),
         pytest.param(None, _always({A: 1}), False, id="no broker answers"),
     ],
 )
 async def test_one_that_reads_nothing_of_what_waits_stands_still_and_no_other(
-    ends: Positions | None, positions: Iterator[Positions], stands: bool
+    ends: Positions | None, positions: Iterator[Positions], certain: bool
 ) -> None:
+    asked = 0
+
     async def find_ends(partitions: Collection[TopicPartition]) -> Positions:
+        nonlocal asked
+        asked += 1
         if ends is None:
             raise LogUnavailableError("no answer in time")
         return {at: ends[at] for at in partitions}
 
-    offsets: Any = SimpleNamespace(end=find_ends)
-    client, nothing = MagicMock(AIOKafkaConsumer), cast(Any, None)
-    whose = (ShareAssignor(), ["t"], None)
-    consumer = KafkaConsumer(
-        KafkaParts(nothing, nothing, offsets), client, *whose, "end", lambda _: None, standstill_s=0.0
-    )
-    with pytest.raises(LogUnavailableError) if stands else contextlib.nullcontext():
-        for _ in range(100):
-            consumer._reading.positions = dict(next(positions))
-            await consumer._check_standstill()
+    standstill = Standstill(find_ends, _AFTER_S)
+    async with asyncio.timeout(_DEADLINE_S):
+        while not (found := standstill.is_certain(next(positions))) and asked < 5:
+            await asyncio.sleep(_AFTER_S / 4)
+    assert found == certain
 
 
 @pytest.fixture
@@ -82,7 +79,7 @@ async def log(kafka_bootstrap: str) -> AsyncIterator[KafkaLog]:
 
 
 @pytest.mark.parametrize("group", ["g", None])
-async def test_a_consumer_says_that_it_reads_no_more_and_another_one_goes_on(
+async def test_a_consumer_goes_on_through_other_connections(
     log: KafkaLog, group: str | None, stands_still: asyncio.Event
 ) -> None:
     topic = f"topic-{secrets.token_hex(6)}"
@@ -102,12 +99,13 @@ async def test_a_consumer_says_that_it_reads_no_more_and_another_one_goes_on(
         await consumer.commit(consumer.positions())
     stands_still.set()
     await log.append(numbered(range(4, 8)))
-    with pytest.raises(LogUnavailableError, match=f"records of {topic} wait, the brokers answer"):
-        await read_four()
-    positions = consumer.positions()
-    await consumer.close()
-    consumer = await log.consumer([topic], group)
-    if group is None:
-        await consumer.seek(positions)
-    assert await read_four() == [4, 5, 6, 7]
+    with capture_logs() as logs:
+        assert await read_four() == [4, 5, 6, 7]
+    assert [line["event"] for line in logs if line["log_level"] == "warning"] == [
+        "records wait and are not read: the connection to the brokers is opened anew"
+    ]
+    assert consumer.assignment() == {TopicPartition(topic, 0), TopicPartition(topic, 1)}
+    if group is not None:
+        await consumer.commit(consumer.positions())
+        assert await log.committed_positions(group) == consumer.positions()
     await consumer.close()

@@ -120,7 +120,7 @@ class Services:
     async def plugin(self, stop: asyncio.Event) -> None:
         """Host a plug-in with state."""
         async with self.world.log() as log:
-            await run_plugin(log, tallying, stop=stop, run_id=RUN, drain=True)
+            await run_plugin(log, tallying, self.data, stop=stop, run_id=RUN, drain=True)
 
 
 class _RemoteWorker:

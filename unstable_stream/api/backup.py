@@ -77,7 +77,9 @@ def back_up(data: Path | str | None, target: Path | str) -> Backup:
             copied = DataDir(partial)
             if place.data.archive_file.is_file():
                 copy_archive(place.data.archive_file, copied.archive_file)
-            _copy_database(place.data.log, copied.log)
+            # Like the archive, the states of plug-ins may be behind the log, and never ahead of it.
+            for file in [*sorted(place.data.root.glob("plugins/*.sqlite")), place.data.log]:
+                _copy_database(file, partial / file.relative_to(place.data.root))
             if (code := place.data.root / "code").is_dir():
                 shutil.copytree(code, partial / "code")
             homes = {path: place.data.own_checkpoint(path) for path in sorted(wait_for(named(copied.log)))}

@@ -22,7 +22,7 @@ _KINDS: Final = {
     "code": "names of code",
 }
 """Directories of the data directory with a part for each run, which goes with ``rm``."""
-_STAYS: Final = {"sweeps": "nothing: locks of sweeps"}
+_STAYS: Final = {"plugins": "nothing: states of plug-ins", "sweeps": "nothing: locks of sweeps"}
 
 
 class Used(NamedTuple):

@@ -228,6 +228,7 @@ def consume(
         await run_plugin(
             log,
             plugin,
+            place.data,
             stop=stop,
             start=start,
             run_id=run_id,

@@ -321,9 +321,13 @@ class Sweep:
 
         def tell() -> None:
             while not over.wait(_PROGRESS_S):
-                run, events = self._recorded().get(cell), list[Event]()
-                if run:
-                    self.place.each_event(run.run_id, (LearnerUpdate.TOPIC,), events.append)
+                events: list[Event] = []
+                try:
+                    if run := self._recorded().get(cell):
+                        self.place.each_event(run.run_id, (LearnerUpdate.TOPIC,), events.append)
+                except UnstableStreamError as error:
+                    report(f"{said} how far it is could not be read now: {error}")
+                    continue
                 done = max((each.update for each in events if isinstance(each, LearnerUpdate)), default=0)
                 of = self._cells[cell].learner.iterations
                 report(f"{said} {done} of {of} updates after {_minutes_since(began)}")

@@ -373,4 +373,11 @@ def _engine_settings(vllm_config: Mapping[str, Any], engine: object) -> dict[str
 
 def _given(**arguments: object) -> dict[str, Any]:
     """Return the arguments that are given under the full names of their settings."""
-    return {".".join(full_key(name)): value for name, value in arguments.items() if value is not None}
+    given: dict[str, Any] = {}
+    for name, value in arguments.items():
+        key = ".".join(full_key(name))
+        if value is not None and key in given:
+            raise ConfigError(f"{name}: {key} is given twice, by two names; give it once")
+        if value is not None:
+            given[key] = value
+    return given

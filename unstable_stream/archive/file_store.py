@@ -57,7 +57,7 @@ class FileStore:
         self._unstored: set[str] = set()
         self._ids_lock = threading.Lock()
 
-    def positions(self) -> dict[LogPartition, int]:
+    def positions(self, *, forget: bool = True) -> dict[LogPartition, int]:
         """Return the stored positions; see :class:`.writing.Store`."""
         with self._archive.held() as connection:
             ((archive_id, next_record),) = connection.execute(
@@ -68,8 +68,9 @@ class FileStore:
             self.archive_id = archive_id
             stored = _positions(connection)
             self._learn_of_others(connection, next_record)
-        with self._ids_lock:
-            self._unstored.clear()
+        if forget:
+            with self._ids_lock:
+                self._unstored.clear()
         return stored
 
     def build(self, records: Sequence[StoredRecord], log_id: str) -> RowBatch:
@@ -90,19 +91,19 @@ class FileStore:
         with self._archive.held() as connection:
             stored = _positions(connection)
             ((next_record,),) = connection.execute("SELECT next_record FROM schema_version").fetchall()
-            if any(stored.get(place, 0) != offset for place, offset in before.items()):
-                return False
             self._learn_of_others(connection, next_record)
-            if batch.others_up_to < self._others_up_to and _overlap(connection, batch):
-                return False
-            try:
-                self._insert(connection, batch, after, next_record)
-            except duckdb.Error as error:
-                raise ArchiveError(f"could not write to the archive {self.path}: {error}") from error
-        self._stored_up_to = next_record + batch.records
+            fits = all(stored.get(place, 0) == offset for place, offset in before.items()) and not (
+                batch.others_up_to < self._others_up_to and _overlap(connection, batch)
+            )
+            if fits:
+                try:
+                    self._insert(connection, batch, after, next_record)
+                except duckdb.Error as error:
+                    raise ArchiveError(f"could not write to the archive {self.path}: {error}") from error
+                self._stored_up_to = next_record + batch.records
         with self._ids_lock:
             self._unstored.difference_update(batch.event_ids)
-        return True
+        return fits
 
     def take_out(self, dropped: DroppedRun) -> int:
         """Write the file anew without a run; see :class:`.writing.Store`."""

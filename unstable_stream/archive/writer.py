@@ -137,7 +137,7 @@ class ArchiveWriter:
             _log.info("the archive was written by another process", archive=str(self.path))
             # In one hold: a batch that another thread prepares in between would move past this one.
             with self._lock:
-                stored = self._store.positions()
+                stored = self._store.positions(forget=False)  # another batch may be prepared
                 if any(stored.get(place, 0) < offset for place, offset in prepared.before.items()):
                     raise lacks_records(self.path)
                 # Only these: of others there may be batches that are prepared.

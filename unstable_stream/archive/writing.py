@@ -100,10 +100,10 @@ class ArchiveStore(Protocol):
     flush_interval_s: float
     """Seconds that records may wait before they are stored, so that each time is worth its cost."""
 
-    def positions(self) -> dict[LogPartition, int]:
+    def positions(self, *, forget: bool = True) -> dict[LogPartition, int]:
         """Return the next offset to archive of each partition that the archive has.
 
-        What was built and not stored counts for nothing from now on.
+        With ``forget``, what was built and not stored counts for nothing from now on.
         """
 
     def build(self, records: Sequence[StoredRecord], log_id: str) -> RowBatch:
@@ -119,7 +119,7 @@ class ArchiveStore(Protocol):
 
         Returns:
             ``False``: another process has moved the positions on from ``before``, or stored an event of the
-            batch. Nothing was stored.
+            batch. Nothing was stored, and the batch counts for nothing from now on.
         """
 
     def take_out(self, dropped: DroppedRun) -> int:

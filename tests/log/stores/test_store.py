@@ -48,7 +48,8 @@ def test_what_is_put_is_there_whole(address: str, file: Path, tmp_path: Path) ->
     assert store.names() == ["run/ckpt-000001/weights", "run/dtype"]
     assert store.names("run/ckpt-000001") == ["run/ckpt-000001/weights"]
     assert store.names("run/ckpt-00000") == []  # a directory, no beginning of a name
-    assert "run/dtype" in store.names("run")
+    assert store.exists("run/dtype")
+    assert not store.exists("run/type")
     assert store.read("run/dtype") == b"float32"
     assert store.sha256("run/ckpt-000001/weights") == hashlib.sha256(file.read_bytes()).hexdigest()
     store.get("run/ckpt-000001/weights", tmp_path / "fetched")
@@ -89,7 +90,7 @@ def test_what_is_not_there_is_said_to_be_so(address: str, tmp_path: Path) -> Non
     store = Store(address)
     assert store.read("nothing") is None
     assert store.sha256("nothing") is None
-    assert store.names("some") == []
+    assert not store.exists("some/thing")
     with pytest.raises(FileNotFoundError):
         store.get("nothing", tmp_path / "fetched")
     assert not (tmp_path / "fetched").exists()

@@ -87,7 +87,7 @@ class PluginBench:
         }
         async with asyncio.timeout(60):
             log = self.log if told is None else tapped(self.log, told)
-            await run_plugin(log, plugin, **arguments)  # type: ignore[arg-type]
+            await run_plugin(log, plugin, self.data, **arguments)  # type: ignore[arg-type]
         return counters
 
     async def stored(self, name: str) -> list[StoredRecord]:

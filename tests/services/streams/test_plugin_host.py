@@ -1,10 +1,14 @@
 """Plug-ins on both logs: resumed, killed, failing, back-filled; every event counts once, in order."""
 
 import asyncio
+import contextlib
 import dataclasses
+import sqlite3
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +29,7 @@ from unstable_stream.log.port import Record, StoredRecord, TopicPartition
 from unstable_stream.runs.history import RunStatus
 from unstable_stream.services.streams.plugins import Plugin
 from unstable_stream.services.streams.plugins.host import run_plugin
+from unstable_stream.services.streams.plugins.worker import PluginStates
 
 pytestmark = pytest.mark.longer
 
@@ -82,8 +87,8 @@ def kill() -> None:
     raise Killed
 
 
-_STEPS = ("begin", "append metrics", "commit_positions", "save", "commit", "poll")
-_CALLS = [f"{when} {call}" for call in _STEPS for when in ("before", "after")]
+# Before the next poll its state is saved.
+_CALLS = [f"{when} {call}" for call in ("append metrics", "commit", "poll") for when in ("before", "after")]
 
 
 @chosen(
@@ -119,20 +124,17 @@ async def test_a_process_killed_by_the_system_counts_every_event_once(
     assert await numbered(bench, plugin)
 
 
-async def test_reset_begins_again_once(bench: PluginBench) -> None:
+@pytest.mark.parametrize("reset", [True, False])
+async def test_reset_begins_again_once_and_so_does_a_lost_file_of_states(
+    bench: PluginBench, reset: bool
+) -> None:
     plugin = counting(bench.suffix)
     await bench.publish(steps_of(bench.run_id))
     await bench.run(plugin)
-    assert (await bench.run(plugin, reset=True)).handled == STEPS_A_RUN
+    if not reset:
+        (bench.data.root / "plugins" / f"{plugin.name}.sqlite").unlink()
+    assert (await bench.run(plugin, reset=reset)).handled == STEPS_A_RUN
     assert (await bench.run(plugin)).handled == 0
-    assert await numbered(bench, plugin)
-
-
-async def test_a_position_without_a_state_is_not_gone_on_from(bench: PluginBench) -> None:
-    plugin = counting(bench.suffix)
-    await bench.publish(steps_of(bench.run_id))
-    await bench.run(dataclasses.replace(plugin, target=lambda event, context: None, state=None))
-    assert (await bench.run(plugin)).handled == STEPS_A_RUN
     assert await numbered(bench, plugin)
 
 
@@ -142,7 +144,8 @@ async def test_two_members_share_the_work_and_one_takes_over(local: PluginBench)
     await local.publish(steps[:24])
     stops = [asyncio.Event(), asyncio.Event()]
     members = [
-        asyncio.ensure_future(run_plugin(local.log, plugin, stop=stop, max_records=3)) for stop in stops
+        asyncio.ensure_future(run_plugin(local.log, plugin, local.data, stop=stop, max_records=3))
+        for stop in stops
     ]
 
     async def until_there_are(metrics: int) -> None:
@@ -163,6 +166,18 @@ async def test_two_members_share_the_work_and_one_takes_over(local: PluginBench)
         stops[1].set()
         await members[1]
     assert await numbered(local, plugin)
+
+
+def test_a_file_of_states_that_another_member_is_creating_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "counting.sqlite"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        released = threading.Timer(0.2, other.execute, ["COMMIT"])
+        released.start()
+        try:
+            PluginStates(path, "log", "group").close()
+        finally:
+            released.join()
 
 
 # -- where to begin -------------------------------------------------------------------------------
@@ -200,11 +215,9 @@ async def test_a_log_that_lost_what_was_handled_is_named_with_the_command(bench:
     plugin = counting(bench.suffix)
     await bench.publish(steps_of(bench.run_id))
     await bench.run(plugin)
-    producer = await bench.log.producer("beyond")
-    async with producer.transaction() as transaction:
-        positions = await bench.log.committed_positions(plugin.source)
-        await transaction.commit_positions(plugin.source, {at: end + 5 for at, end in positions.items()})
-    await producer.close()
+    with contextlib.closing(sqlite3.connect(bench.data.root / "plugins" / f"{plugin.name}.sqlite")) as states:
+        states.execute("UPDATE positions SET next_offset = next_offset + 5")
+        states.commit()
     with pytest.raises(PluginError, match=r"handled steps.*, but the log ends at .*--reset"):
         await bench.run(plugin)
     assert (await bench.run(plugin, reset=True)).handled == STEPS_A_RUN

@@ -139,7 +139,7 @@ class SharedStore:
         self._slots: dict[LogPartition, int] = {}
         self._drops, self._dropped = self._read_dropped()
 
-    def positions(self) -> dict[LogPartition, int]:
+    def positions(self, *, forget: bool = True) -> dict[LogPartition, int]:
         """Return the committed positions; see :class:`.writing.Store`."""
         self._table.refresh()
         standings = read_standings(self._table)

@@ -4,24 +4,26 @@ aiokafka fetches and rebalances in the background; :meth:`KafkaConsumer.poll` ta
 module, never aiokafka, decides the position to read from: the committed one, ``start``, or this member's last
 one.
 
-A poll says when the consumer of aiokafka stands still: a service is then started again.
+A consumer of aiokafka that stands still is replaced by another (:class:`Standstill`). A member then joins its
+group anew, as after a silence.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka import errors as kafka
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from unstable_stream.errors import EventLogError, LogUnavailableError
+from unstable_stream.console import get_logger
+from unstable_stream.errors import EventLogError
 from unstable_stream.log.handles import ConsumerHandle
 from unstable_stream.log.kafka.cluster import Brokers
 from unstable_stream.log.kafka.errors import is_passing, translating
-from unstable_stream.log.kafka.reading import KafkaOffsets, Membership, Reading, ShareAssignor
+from unstable_stream.log.kafka.reading import KafkaOffsets, Membership, Reading, ShareAssignor, stop_reader
 from unstable_stream.log.kafka.topics import KafkaTopics
 from unstable_stream.log.port import Positions, Start, StoredRecord, TopicPartition
 from unstable_stream.log.topic_drift import WHEN_OPENED, partitions_changed
@@ -30,13 +32,74 @@ _PAUSE_S: Final = 0.05  # pause after an error that may pass
 _TAKE_OVER_S: Final = 5.0  # a poll may look up its first positions this long, after its timeout too
 _NOWHERE: Final = KafkaPartition("", 0)  # no topic has this name, so nobody fetches from it
 
+OpenReader: TypeAlias = Callable[[], Awaitable[tuple[AIOKafkaConsumer, ShareAssignor]]]
+"""Opens another consumer of aiokafka for the same group, with its assignor."""
+
+_log = get_logger(__name__)
+
 
 STANDSTILL_S: Final = 30.0
-"""Seconds between two looks at what waits. A change of leaders takes about ten."""
-_POLLS: Final = 20
-"""A reader that is asked seldom is not blamed: so often it had the opportunity to read between them."""
-_LOOK_S: Final = 5.0
-"""Seconds that brokers have to say where partitions end."""
+"""Seconds without a record after which a partition is looked at. A change of leaders takes about ten."""
+_LOOKS: Final = 20
+"""A reader that is asked seldom is not blamed: so often it had the opportunity to read."""
+
+
+class Standstill:
+    """Watches the positions of one reader: records wait, brokers answer, and for long it has read none.
+
+    aiokafka reads in background tasks. In a thousand faults one such reader was seen to read nothing any more
+    after its broker had been killed and had come back, without an error, while others read on. Whoever polls
+    it could wait for ever.
+    """
+
+    def __init__(
+        self,
+        find_ends: Callable[[Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, int]]],
+        after_s: float = STANDSTILL_S,
+    ) -> None:
+        """Take what asks brokers for the ends of partitions, over other connections than the reader's."""
+        self._find_ends = find_ends
+        self._after_s = after_s
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget all that was seen, and begin to watch."""
+        self._since_s: dict[tuple[TopicPartition, int], float] = {}
+        """By partition and offset, since when the reader is there."""
+        self._asked_s = self._suspected_s = 0.0
+        self._asking: asyncio.Future[Mapping[TopicPartition, int]] | None = None
+        self._suspects: set[tuple[TopicPartition, int]] = set()
+        """Partitions with records behind these positions, when the brokers were asked."""
+        self._looks = 0
+
+    def is_certain(self, positions: Positions) -> bool:
+        """Return true if the reader stands still; it has just tried to read on from ``positions``.
+
+        It waits for nothing.
+        """
+        now_s = asyncio.get_running_loop().time()
+        self._since_s = {stand: self._since_s.get(stand, now_s) for stand in positions.items()}
+        if self._asking is not None and self._asking.done():
+            asking, self._asking = self._asking, None
+            # Where the brokers do not answer, whoever reads waits for them.
+            with contextlib.suppress(EventLogError):
+                ends = asking.result()
+                self._suspected_s, self._looks = now_s, 0
+                self._suspects = {(at, offset) for at, offset in self._since_s if offset < ends.get(at, 0)}
+        self._suspects &= self._since_s.keys()
+        if self._suspects:
+            self._looks += 1
+            return self._looks >= _LOOKS and now_s - self._suspected_s >= self._after_s / 2
+        old = [at for (at, _), since_s in self._since_s.items() if now_s - since_s >= self._after_s]
+        if old and self._asking is None and now_s - self._asked_s >= self._after_s:
+            self._asked_s = now_s
+            self._asking = asyncio.ensure_future(self._find_ends(old))
+        return False
+
+    def end(self) -> None:
+        """Ask nothing more."""
+        if self._asking is not None:
+            self._asking.cancel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +123,7 @@ class KafkaConsumer(ConsumerHandle):
         group: str | None,
         start: Start,
         on_close: Callable[["KafkaConsumer"], None],
+        open_reader: OpenReader,
         standstill_s: float,
     ) -> None:
         """Take a ``consumer`` that was started with ``assignor`` and has no partitions yet."""
@@ -70,11 +134,8 @@ class KafkaConsumer(ConsumerHandle):
         self._group = group
         self._start = start
         self._reading = Reading(consumer)
-        self._standstill_s = standstill_s
-        self._polls = 0
-        self._looked_s = 0.0
-        self._behind: set[tuple[TopicPartition, int]] = set()
-        """Partitions with records behind these positions, at the last look."""
+        self._open_reader = open_reader
+        self._standstill = Standstill(self._find_ends, standstill_s)
         self._hearing: asyncio.Future[Any] | None = None
         self._members = Membership(assignor, self._ring)
         self._taken_over = 0  # version of the share that this member reads now
@@ -90,7 +151,11 @@ class KafkaConsumer(ConsumerHandle):
     # -- reading ----------------------------------------------------------------------------------
 
     async def _poll(self, max_records: int, timeout_s: float) -> list[StoredRecord]:
-        await self._check_standstill()
+        # Who takes few records at a time leaves the others in memory: for these nobody waits.
+        if self._standstill.is_certain(self._reading.waiting):
+            await self._read_anew()
+            if self._group is not None:
+                return []  # its owner lets go of its partitions before it is given others
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         if self._group is not None and not self._consumer.subscription():
@@ -129,31 +194,33 @@ class KafkaConsumer(ConsumerHandle):
             if topic is not None and now > topic.partitions:
                 raise partitions_changed(name, topic.partitions, now, WHEN_OPENED)
 
-    async def _check_standstill(self) -> None:
-        """Raise if records wait, brokers answer, and for long none was read.
+    async def _find_ends(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        return await self._log.offsets.end(partitions)
 
-        aiokafka reads in background tasks. In a thousand faults one such reader was seen to read nothing any
-        more after its broker had been killed and had come back, without an error, while others read on.
-        Whoever polls it could wait for ever.
-        """
-        self._polls += 1
-        now_s = asyncio.get_running_loop().time()
-        if self._polls < _POLLS or now_s - self._looked_s < self._standstill_s:
+    async def _read_anew(self) -> None:
+        """Go on through another consumer of aiokafka from where this one stands."""
+        _log.warning(
+            "records wait and are not read: the connection to the brokers is opened anew",
+            group=self._group,
+            positions={str(at): offset for at, offset in sorted(self._reading.positions.items())},
+        )
+        self._standstill.begin()
+        try:
+            reader, assignor = await self._open_reader()
+        except EventLogError as error:
+            _log.warning("not opened, tried again later", group=self._group, reason=str(error))
             return
-        ends: Positions = {}
-        # Who takes few records at a time leaves the others in memory: for these nobody waits.
-        waiting = self._reading.waiting
-        # Where the brokers do not answer, whoever reads waits for them.
-        with contextlib.suppress(EventLogError, TimeoutError):
-            async with asyncio.timeout(_LOOK_S):
-                ends = await self._log.offsets.end(waiting.keys())
-        behind = {(at, offset) for at, offset in waiting.items() if offset < ends.get(at, 0)}
-        if behind & self._behind:
-            raise LogUnavailableError(
-                f"records of {', '.join(self._topics)} wait, the brokers answer, and the connection to them "
-                "reads nothing any more: open another consumer, or start this process again, to go on"
-            )
-        self._polls, self._looked_s, self._behind = 0, now_s, behind
+        if self._closed:
+            await stop_reader(reader)
+            self._check_open()
+        await self._stop_hearing()
+        before = self._reading
+        self._consumer, self._reading = reader, Reading(reader, before.positions)
+        self._members = Membership(assignor, self._ring)
+        self._taken_over, self._owned = 0, {}
+        if self._group is None:
+            self.read_all(before.positions)
+        await before.close()
 
     async def _follow_the_group(self, timeout_s: float) -> bool:
         """Take over this member's new share; return whether it has one and reads it."""
@@ -270,6 +337,7 @@ class KafkaConsumer(ConsumerHandle):
 
     async def _close(self) -> None:
         self._ring()
+        self._standstill.end()
         await self._stop_hearing()
         await self._reading.close()
 

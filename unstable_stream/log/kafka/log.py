@@ -27,6 +27,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Final, Self
 
+from aiokafka import AIOKafkaConsumer
 from aiokafka import errors as kafka
 
 from unstable_stream.errors import EventLogError, LogUnavailableError, UnstableStreamError
@@ -251,8 +252,8 @@ class KafkaLog:
             delivery_timeout_s: seconds that later requests wait for brokers that restart or moved.
             session_timeout_s: seconds of silence after which a group member loses its partitions. A busy
                 event loop makes a member silent.
-            standstill_s: seconds between two looks after which a consumer that has read none of the records
-                that wait for it says so.
+            standstill_s: seconds after which a consumer that reads none of the records that wait for it opens
+                its connections anew; it takes half as long again to be certain.
 
         Raises:
             ConfigError: the location is malformed, or its certificates cannot be read.
@@ -341,10 +342,13 @@ class KafkaLog:
         found = await parts.topics.find(topics, reload=True)
         whole = [TopicPartition(name, n) for name, topic in found.items() for n in range(topic.partitions)]
         begins = await parts.offsets.start(whole, start) if group is None else {}
-        assignor = ShareAssignor()
-        reader = await open_reader(self._cluster, group, self._session_timeout_s, assignor)
+
+        async def read() -> tuple[AIOKafkaConsumer, ShareAssignor]:
+            assignor = ShareAssignor()
+            return await open_reader(self._cluster, group, self._session_timeout_s, assignor), assignor
+
         consumer = KafkaConsumer(
-            parts, reader, assignor, list(found), group, start, self._open.discard, self._standstill_s
+            parts, *await read(), list(found), group, start, self._open.discard, read, self._standstill_s
         )
         self._open.add(consumer)
         if group is None:

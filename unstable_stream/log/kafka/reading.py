@@ -7,6 +7,7 @@ import contextlib
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
@@ -178,12 +179,12 @@ class Reading:
     progress.
     """
 
-    def __init__(self, consumer: AIOKafkaConsumer) -> None:
+    def __init__(self, consumer: AIOKafkaConsumer, positions: Positions = MappingProxyType({})) -> None:
         self._consumer = consumer
         self._queues: dict[TopicPartition, deque[Any]] = {}  # in the order of their turns; no queue is empty
         self._paused: set[TopicPartition] = set()
         self._fetching: asyncio.Task[_Fetched] | None = None
-        self.positions: dict[TopicPartition, int] = {}
+        self.positions = dict(positions)
         """The next offset to return, by partition."""
 
     @property

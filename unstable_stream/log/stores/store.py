@@ -227,6 +227,10 @@ class Store:
         except FileNotFoundError:
             return None
 
+    def exists(self, name: str) -> bool:
+        """Tell whether there is a file of this name."""
+        return name in self.names(name.rpartition("/")[0])
+
     def names(self, directory: str = "") -> list[str]:
         """Return the names of all files below a directory; empty if there is none."""
         path = self._path(directory) if directory else self._root

@@ -87,6 +87,7 @@ async def _archive(log: EventLog, run: RunContext, stop: asyncio.Event) -> None:
     try:
         # It stops once nothing more is reported: the last report is archived, too.
         await run_archiver(log, run.data.archive, stop=silent, on_flush=count)
+        await reporting  # if it failed, so does the service
     finally:
         reporting.cancel()
 

@@ -4,24 +4,25 @@ There is one state for each run and input partition. Order is defined only withi
 state is the same when it is folded again. Events that must share state must share a key.
 
 The hosts of one processor share its partitions, and a partition may move to another host at any moment. What
-a host does when it opens one is lettered a to e
-(:class:`~unstable_stream.services.streams.partitions.OpenPartitions` does a), and the commit steps of a batch
-are numbered 1 to 8 in :meth:`FoldSink._process` and :meth:`FoldSink._commit`. A kill between any two steps
-loses nothing and publishes nothing twice. The next host reads again what is not committed, and its state is a
-fold of exactly what was committed.
+a host does when it opens one is lettered a to e in :meth:`FoldSink._open_partition`, and the commit steps of
+each batch are numbered 1 to 8 in :meth:`FoldSink._process` and :meth:`FoldSink._commit`. A kill between any
+two steps loses nothing and publishes nothing twice. The next host reads again what is not committed, and its
+state is a fold of exactly what was committed.
 
 What needs no log is in :mod:`unstable_stream.services.streams.partition_state`: where a partition begins, the
 folds of its runs, and when a snapshot of them is due.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Final
 
 from unstable_stream.console import get_logger
 from unstable_stream.errors import (
     ConfigError,
     EventError,
+    EventLogError,
     FencedError,
     OffsetOutOfRangeError,
     PartitionsChangedError,
@@ -44,10 +45,18 @@ from unstable_stream.services.streams.partition_state import (
     RunFold,
     decide,
 )
-from unstable_stream.services.streams.partitions import REOPEN_AFTER_S, OpenPartitions
 from unstable_stream.services.streams.processor import KeepsState, ProcessorSpec, group_of
 from unstable_stream.services.streams.run_configs import RunDirectory
-from unstable_stream.services.streams.snapshots import POSITION, SnapshotPace, run_name, unpack
+from unstable_stream.services.streams.snapshots import POSITION, SnapshotPace, run_name, scope_of, unpack
+
+_REOPEN_AFTER_S: Final = 3.0
+"""Seconds to wait before opening a lost partition again. The new host may know of the move this much earlier
+than the old one.
+"""
+_UNEXPLAINED_WITHIN_S: Final = 60.0
+"""Seconds. If a host is fenced twice within this time and keeps the partition assigned, another process uses
+the group.
+"""
 
 _log = get_logger(__name__)
 
@@ -60,13 +69,8 @@ class _Partition:
     producer: Producer
     state: PartitionState
 
-    @property
-    def next_offset(self) -> int:
-        """The next offset to process."""
-        return self.state.next_offset
 
-
-class FoldSink(OpenPartitions[_Partition]):
+class FoldSink:
     """The open partitions of one host of a processor."""
 
     def __init__(
@@ -76,7 +80,7 @@ class FoldSink(OpenPartitions[_Partition]):
         runs: RunDirectory,
         run_id: str | None,
         *,
-        reopen_after_s: float = REOPEN_AFTER_S,
+        reopen_after_s: float = _REOPEN_AFTER_S,
         pace: SnapshotPace = SnapshotPace(),  # noqa: B008  # frozen
     ) -> None:
         """Store the arguments; open nothing.
@@ -90,29 +94,76 @@ class FoldSink(OpenPartitions[_Partition]):
             reopen_after_s: seconds to wait before opening a partition again that another host took over.
             pace: how often the state of a partition is saved.
         """
-        super().__init__(log, group_of(spec.name, run_id), reopen_after_s)
+        self.log = log
         self.spec = spec
         self.run_id = run_id
+        self.group = group_of(spec.name, run_id)
+        """The group whose committed positions count."""
         self._runs = runs
         self._source = None if run_id is None else source_header(run_id)
         self._letters = DeadLetters(self.group, run_id)
+        self._reopen_after_s = reopen_after_s
         self._pace = pace
+        self._open: dict[TopicPartition, _Partition] = {}
+        self._fenced_at: dict[TopicPartition, float] = {}
         self._quarantined: dict[str, str] = {}
         """By run, the reason why no fold of it can be made here."""
 
+    def producer_id(self, at: TopicPartition) -> str:
+        """Return the id with which the hosts of a partition fence each other."""
+        return scope_of(self.group, at)
+
+    def positions(self) -> Positions:
+        """Return the next offset to be processed of every open partition."""
+        return {at: partition.state.next_offset for at, partition in self._open.items()}
+
     # -- a partition comes, or moves to another host ----------------------------------------------
 
-    async def _opened(self, at: TopicPartition, producer: Producer) -> _Partition:
-        # b. Nobody else can change the committed position now.
-        # c. Where there is no snapshot of the state, it is folded from its beginning.
-        start = decide(at, await self._find(at))
-        partition = _Partition(at, producer, PartitionState(self.producer_id(at), start, self._pace))
-        # d. Fold again what was committed after the snapshot, and throw the results away.
-        async for records in read_partition(self.log, at, start.replay_from, start.next_offset):
-            await self._fold(partition, records)
+    async def follow(self, assigned: Set[TopicPartition]) -> Positions:
+        """Close lost partitions and open new ones; see the port.
+
+        Raises:
+            ServiceError: part of the history was deleted, so the state of a partition cannot be restored.
+            OffsetOutOfRangeError: the log has lost records that were processed, or deleted such as were not.
+            PartitionsChangedError: partitions were added to an input.
+        """
+        lost = self._open.keys() - assigned
+        for at in lost:
+            await self._close(self._open.pop(at))
+        if lost:
+            _log.info("partitions closed", group=self.group, partitions=[*map(str, sorted(lost))])
+        self._fenced_at = {at: when for at, when in self._fenced_at.items() if at in assigned}
+        reopened_before = loop_time() - self._reopen_after_s
+        gained = [
+            at
+            for at in sorted(assigned - self._open.keys())
+            if self._fenced_at.get(at, reopened_before) <= reopened_before
+        ]
+        for error in await asyncio.gather(*map(self._open_partition, gained), return_exceptions=True):
+            if error is not None:
+                raise error
+        if gained:
+            _log.info("partitions opened", group=self.group, partitions=[*map(str, gained)])
+        return {at: self._open[at].state.next_offset for at in gained}
+
+    async def _open_partition(self, at: TopicPartition) -> None:
+        """Fence the earlier host of a partition, and restore the state of what was committed."""
+        # a. From here on an earlier host can commit nothing.
+        producer = await self.log.producer(self.producer_id(at))
+        try:
+            # b. Nobody else can change the committed position now.
+            # c. Where there is no snapshot of the state, it is folded from its beginning.
+            start = decide(at, await self._find(at))
+            partition = _Partition(at, producer, PartitionState(self.producer_id(at), start, self._pace))
+            # d. Fold again what was committed after the snapshot, and throw the results away.
+            async for records in read_partition(self.log, at, start.replay_from, start.next_offset):
+                await self._fold(partition, records)
+            partition.state.next_offset = start.next_offset
+        except BaseException:
+            await producer.close()
+            raise
         # e. Records are processed from the committed position on.
-        partition.state.next_offset = start.next_offset
-        return partition
+        self._open[at] = partition
 
     async def _find(self, at: TopicPartition) -> Found:
         firsts = await self.log.beginning_offsets(at.topic)
@@ -356,7 +407,37 @@ class FoldSink(OpenPartitions[_Partition]):
             starts = await self._runs.starts(self.run_id, {at.topic for at in other_ends})
         return await is_processed(self.log, self.group, other_ends, starts)
 
-    async def _leave(self, partition: _Partition) -> None:
+    async def close(self) -> None:
+        """Close all partitions; the next host goes on from the committed positions."""
+        partitions, self._open = list(self._open.values()), {}
+        await asyncio.gather(*map(self._close, partitions))
+
+    async def _close(self, partition: _Partition) -> None:
         """If records came since the last snapshot, publish what waits for later events and save another."""
-        if partition.state.is_consistent and partition.state.since.records:
-            await self._commit(partition, moved=False, save=True, closing=True)
+        try:
+            if partition.state.is_consistent and partition.state.since.records:
+                await self._commit(partition, moved=False, save=True, closing=True)
+        except FencedError:
+            pass  # the next host has opened the partition; it saves the next snapshot
+        except EventLogError as error:
+            _log.warning("snapshot not saved", partition=str(partition.at), reason=str(error))
+        finally:
+            await partition.producer.close()
+
+    async def _hand_over(self, at: TopicPartition, error: BaseException) -> None:
+        """Drop a partition that another host has opened; only the work since the last commit is lost.
+
+        It may still be assigned to this host, if it moved there and came back between two polls. So it is
+        opened again after a while. If this happens twice in a row, a process outside the sharing uses the
+        group, and the two would take the partition from each other for ever.
+        """
+        await self._close(self._open.pop(at))
+        before, now = self._fenced_at.get(at), loop_time()
+        if before is not None and now - before < _UNEXPLAINED_WITHIN_S:
+            raise FencedError(
+                f"{self.group}: {at} is assigned to this host, yet another keeps taking it over. "
+                "This one stops; nothing was lost. Hosts share partitions only with hosts of the same "
+                f"runtime: is one of the other runtime running too? ({error})"
+            ) from error
+        self._fenced_at[at] = now
+        _log.info("partition taken over by another host", group=self.group, partition=str(at))

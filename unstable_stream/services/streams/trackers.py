@@ -181,4 +181,4 @@ async def serve_beside(log: EventLog, run: RunContext, stop: asyncio.Event) -> N
     """Host them until ``stop``, then let each read to the end; the first failure ends all."""
     async with asyncio.TaskGroup() as hosts:
         for plugin in plugins_beside(run):
-            hosts.create_task(run_plugin(log, plugin, stop=stop, run_id=run.run_id, drain=True))
+            hosts.create_task(run_plugin(log, plugin, run.data, stop=stop, run_id=run.run_id, drain=True))

@@ -21,7 +21,7 @@ import functools
 import time
 from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from unstable_stream.archive import ArchiveWriter, Written
 from unstable_stream.console import get_logger
@@ -116,6 +116,7 @@ class ArchiveSink:
     on_flush: Callable[[Written], None]
     """Called with the result of each transaction."""
     retention: Retention
+    busy: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self._letters = DeadLetters(ARCHIVER_GROUP, log_id=self.writer.log_id)

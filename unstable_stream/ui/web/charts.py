@@ -56,7 +56,7 @@ _METRICS: Final = f"""
             ntile({MOST_POINTS}) OVER (name ORDER BY moment) AS bin
         FROM reported WINDOW name AS (PARTITION BY source, name)
     )
-    SELECT source, name, any_value(by_update) AS by_update, avg("update") AS "update",
+    SELECT source, name, any_value(by_update) AS by_update, max("update") AS "update",
         avg(moment) - epoch($start::TIMESTAMP) AS second, avg(value) AS value, min(value) AS low,
         max(value) AS high, count(*) AS reports
     FROM placed GROUP BY source, name, bin ORDER BY source, name, bin

@@ -202,7 +202,7 @@ class Plugin:
     """A declared plug-in consumer. Calling it calls its function or class."""
 
     name: str
-    """Names its group and its metrics' source."""
+    """Names its group, its metrics' source and its file of states."""
     topics: tuple[str, ...]
     event_types: tuple[type[Event], ...]
     """The event types that it receives; empty: every event of its topics."""

@@ -129,12 +129,12 @@
   }
   // The games behind the point of a line that is nearest to the pointer: those trained on in its update, or played by its
   // checkpoint. A report, which has no list of games, says how to find them.
-  function openGames(one) {
-    var plot = one.plot, at = plot.cursor.idx, by = { "learner update": "update", "policy version (learner updates so far)": "model" }[one.chart.x_title];
-    if (!by || at === null || at === undefined) { return; }
+  function openGames(one, at, top) {
+    var plot = one.plot, by = { "learner update": "update", "policy version (learner updates so far)": "model" }[one.chart.x_title];
+    if (!by || at === null || at === undefined || !Number.isInteger(plot.data[0][at])) { return; }
     var apart = one.chart.series.map(function (series, number) {
       var y = plot.data[3 * number + 1][at];
-      return y === null || y === undefined || one.hidden[series.name] ? Infinity : Math.abs(plot.valToPos(y, "y") - plot.cursor.top);
+      return y === null || y === undefined || one.hidden[series.name] ? Infinity : Math.abs(plot.valToPos(y, "y") - top);
     });
     var least = Math.min.apply(null, apart);
     if (least === Infinity) { return; }
@@ -175,7 +175,7 @@
     // A click, and neither the end of a zoom nor the first half of a double click.
     var pressedAt = null, soon = null;
     one.plot.over.addEventListener("mousedown", function (event) { pressedAt = event.clientX; clearTimeout(soon); });
-    one.plot.over.addEventListener("click", function (event) { if (pressedAt === event.clientX && event.detail < 2) { soon = setTimeout(openGames, 300, one); } });
+    one.plot.over.addEventListener("click", function (event) { if (pressedAt === event.clientX && event.detail < 2) { soon = setTimeout(openGames, 300, one, one.plot.cursor.idx, one.plot.cursor.top); } });
     one.plot.root.setAttribute("role", "img");
     one.plot.root.setAttribute("aria-label", one.chart.title + ". " + one.chart.says + " The numbers are in the table below.");
     one.figure.dataset.drawn = "";
