@@ -375,9 +375,10 @@ def _given(**arguments: object) -> dict[str, Any]:
     """Return the arguments that are given under the full names of their settings."""
     given: dict[str, Any] = {}
     for name, value in arguments.items():
+        if value is None:
+            continue
         key = ".".join(full_key(name))
-        if value is not None and key in given:
+        if key in given:
             raise ConfigError(f"{name}: {key} is given twice, by two names; give it once")
-        if value is not None:
-            given[key] = value
+        given[key] = value
     return given
