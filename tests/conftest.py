@@ -1,6 +1,5 @@
 """What tests of several areas share: a real Kafka broker, a log of each kind, and a real language model."""
 
-import contextlib
 import fcntl
 import gc
 import os
@@ -97,37 +96,14 @@ KEEPING = {
 
 @pytest.fixture(scope="session")
 def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """``host:port`` of one real broker for all processes of the tests: use unique topics and groups."""
+    """``host:port`` of a real broker for the whole session: use unique topics and groups."""
     existing = os.environ.get(EXISTING_BROKER)
     if existing:
         yield existing
         return
     skip_without_kafka()
-    base = tmp_path_factory.getbasetemp()
-    with _shared_broker((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "kafka") as cluster:
+    with KafkaCluster(tmp_path_factory.mktemp("kafka"), 1, free_port_pair(), KEEPING) as cluster:
         yield cluster.bootstrap
-
-
-@contextlib.contextmanager
-def _shared_broker(directory: Path) -> Iterator[KafkaCluster]:
-    """The broker in a directory: the first process that asks starts it, the last that ends stops it."""
-    directory.mkdir(exist_ok=True)
-    with (directory / "port").open("a+") as gate, (directory / "users").open("w") as users:
-        fcntl.flock(gate, fcntl.LOCK_EX)
-        gate.seek(0)
-        port = int(gate.read() or free_port_pair())
-        gate.truncate(0)
-        gate.write(str(port))
-        gate.flush()
-        cluster = KafkaCluster(directory, 1, port, KEEPING)
-        cluster.up()
-        fcntl.flock(users, fcntl.LOCK_SH)
-        fcntl.flock(gate, fcntl.LOCK_UN)
-        yield cluster
-        fcntl.flock(gate, fcntl.LOCK_EX)
-        with contextlib.suppress(BlockingIOError):  # another process uses it still
-            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            cluster.down()
 
 
 @pytest.fixture(scope="session")
