@@ -63,7 +63,9 @@ class _TieredLog:
     async def consumer(
         self, topics: Sequence[str], group: str | None = None, start: Start = "beginning"
     ) -> Consumer:
-        """Open a consumer; without a group it reads what was deleted too."""
+        """Open a consumer; without a group it reads what was deleted too, so not from a time on."""
+        if not isinstance(start, str):
+            raise ValueError(f"start={start}: a log with its archive is read from its beginning or its end")
         inner = await self._inner.consumer(topics, group, start)
         if group is not None:
             return inner

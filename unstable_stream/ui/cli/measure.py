@@ -198,7 +198,7 @@ def exploit_command(
     if (policy is None) == (show is None):
         raise typer.BadParameter("name a checkpoint to exploit, RUN@UPDATE, or an exploiter to --show")
     if show is not None:
-        run = us.open_run(show, place.root, place.log)
+        run = us.open_run(show, **place.named)
     else:
         how = evaluation_options(context)
         run = us.exploit(policy or "", updates=updates, from_victim=from_victim, **how)
