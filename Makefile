@@ -22,7 +22,7 @@ FAST_TESTS = $(PYTEST) -m 'not slow and not long and not broker and not store an
 SLOW_FILES = $(if $(filter tests%,$(ARGS)),,$(shell grep -rl 'mark\.slow' tests --include='test_*.py' | sort -r))
 LARGE_TESTS = $(PYTEST) -m 'slow and not long' $(call DURATIONS,large) --numprocesses logical --maxprocesses 2 --dist loadscope --no-loadscope-reorder $(SLOW_FILES) $(ARGS)
 
-.PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env vllm-env dev-env test test-long test-fast lint shape generated format types contracts bench bench-compare bench-peers bench-peers-run gpu-check docs docs-serve constraints audit-dependencies release matrix clean
+.PHONY: help chaos cluster-lab simulate quickstart smollm2 kafka-up kafka-down train-env vllm-env dev-env test test-long test-fast lint shape generated compatibility format types contracts bench bench-compare bench-peers bench-peers-run gpu-check docs docs-serve constraints audit-dependencies release matrix clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -104,6 +104,9 @@ shape: ## Print how large and entangled the code is; fail above the limits (ARGS
 
 generated: $(VENV)/.dev ## Write the files that follow from the code: pages, tables, schemas (ARGS="docs/reference/archive.md" …)
 	$(BIN)/python -m tools.generated $(ARGS)
+
+compatibility: $(VENV)/.dev ## Say how each event has changed since the last release; fail unless both ways can be read (ARGS=--release)
+	$(BIN)/python -m tools.compatibility $(ARGS)
 
 format: $(VENV)/.dev ## Format the code and fix what can be fixed
 	$(BIN)/ruff check --fix .

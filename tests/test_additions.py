@@ -44,9 +44,9 @@ assert parse_config(base, ["algorithm.type=toy"]).algorithm.pace == 1
 for wrong, message in (({"pase": 2}, "known here: .*pace"), ({"pace": 0}, "algorithm.pace: .* found 0")):
     with pytest.raises(ConfigError, match=message):
         parse_config({**base, "algorithm": {"type": "toy", **wrong}})
-with pytest.raises(ConfigError, match="known: reinforce, ppo, a2c, toy"):
+with pytest.raises(ConfigError, match="known: reinforce, dpo, ppo, a2c, toy"):
     us.algorithms.build_algorithm("toi")
-assert "| `pace` | integer | `1` | Pace of the toy. |" in configuration.render()
+assert "| `pace` | integer above 0 | `1` | Pace of the toy. |" in configuration.render()
 """
 
 TOY_EVENT = '''

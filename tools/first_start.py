@@ -1,7 +1,7 @@
 """What a new user does in the first minutes, from a wheel: train the tiny player, ask by SQL, prove the run.
 
-In an empty directory, without a clone, without git or any other program on the path, and with a home that is
-empty or cannot be written.
+In an empty directory, without a clone, without git or any other program on the path, with a home that is
+empty or cannot be written, and behind a proxy that does not answer.
 """
 
 import os
@@ -27,7 +27,17 @@ _SMALL: Final = {
 """The quickstart in two updates of some seconds: whether it starts, not what it learns."""
 
 # Each word of a user's session that would lead back to the clone or to settings of the machine.
-_LEFT_OUT: Final = ("PYTHON", "UNSTABLE_STREAM", "VIRTUAL_ENV", "XDG_", "HF_", "RAY_", "GIT_")
+_LEFT_OUT: Final = (
+    "PYTHON",
+    "UNSTABLE_STREAM",
+    "VIRTUAL_ENV",
+    "XDG_",
+    "HF_",
+    "RAY_",
+    "GIT_",
+    "HTTP",
+    "NO_PROXY",
+)
 
 
 class StartError(Exception):
@@ -99,8 +109,9 @@ def start(environment: Path, directory: Path, *, home: Path, backend: str = "ray
     Raises:
         StartError: a command failed.
     """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_LEFT_OUT)}
-    variables = {**kept, "HOME": str(home), "PATH": str(environment / "bin")}
+    kept = {name: value for name, value in os.environ.items() if not name.upper().startswith(_LEFT_OUT)}
+    proxies = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:9")
+    variables = {**kept, **proxies, "HOME": str(home), "PATH": str(environment / "bin")}
 
     def command(*words: str) -> str:
         program = environment / "bin" / "unstable-stream"

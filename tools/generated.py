@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from experiments import algorithms, exploitability
+from experiments import algorithms, environment_verdicts, exploitability
 from tools.pages import api_reference, archive, asyncapi, commands, configuration, environments, memory
 from tools.pages.chance import chance_page
 from tools.pages.chance_games import ROWS, read_rows
@@ -37,6 +37,7 @@ GENERATED: Final[dict[str, Make]] = {
     "docs/reference/commands.md": lambda _: commands.commands_page(),
     "docs/reference/configuration.md": lambda _: configuration.render(),
     "docs/reference/environments.md": environments.environments_page,
+    "docs/evidence/environment-verdicts.md": environment_verdicts.page,
     "docs/evidence/exploitability.md": exploitability.page,
     "docs/explanation/memory.md": memory.page,
     "docs/reference/opponents.md": _opponents,

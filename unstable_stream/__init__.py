@@ -15,23 +15,36 @@ if TYPE_CHECKING:
     from unstable_stream.algorithms import A2C as A2C
     from unstable_stream.algorithms import PPO as PPO
     from unstable_stream.algorithms import Reinforce as Reinforce
+    from unstable_stream.api.bisecting import bisect as bisect
+    from unstable_stream.api.branching import branch as branch
+    from unstable_stream.api.branching import branch_values as branch_values
     from unstable_stream.api.build import build as build
     from unstable_stream.api.build import list_runs as list_runs
     from unstable_stream.api.build import load as load
     from unstable_stream.api.build import sql as sql
+    from unstable_stream.api.comparing import compare as compare
+    from unstable_stream.api.differing import diff as diff
+    from unstable_stream.api.disguising import disguise_effects as disguise_effects
+    from unstable_stream.api.environment_check import check_env as check_env
     from unstable_stream.api.evaluation import evaluation as evaluation
     from unstable_stream.api.exploitability import exploitability as exploitability
     from unstable_stream.api.exploiter import exploit as exploit
     from unstable_stream.api.exploiter import exploiter_bound as exploiter_bound
     from unstable_stream.api.games import Game as Game
+    from unstable_stream.api.healing import heal as heal
+    from unstable_stream.api.imitation import imitate as imitate
+    from unstable_stream.api.learning import learn as learn
     from unstable_stream.api.push import push as push
     from unstable_stream.api.run import Run as Run
     from unstable_stream.api.run import open_run as open_run
+    from unstable_stream.api.sharing import export_dataset as export_dataset
+    from unstable_stream.api.sharing import import_games as import_games
     from unstable_stream.api.shorthand import EvalEnvSpec as EvalEnvSpec
     from unstable_stream.api.shorthand import TrainEnvSpec as TrainEnvSpec
     from unstable_stream.api.sweep import Sweep as Sweep
     from unstable_stream.api.sweep import sweep as sweep
     from unstable_stream.api.tables import Table as Table
+    from unstable_stream.api.tournament import play as play
     from unstable_stream.api.tournament import tournament as tournament
     from unstable_stream.api.unstable_baselines import Collector as Collector
     from unstable_stream.api.unstable_baselines import ModelPool as ModelPool
@@ -39,6 +52,7 @@ if TYPE_CHECKING:
     from unstable_stream.api.unstable_baselines import StepBuffer as StepBuffer
     from unstable_stream.api.unstable_baselines import TerminalInterface as TerminalInterface
     from unstable_stream.api.unstable_baselines import Tracker as Tracker
+    from unstable_stream.reward_transformations import BranchAdvantage as BranchAdvantage
     from unstable_stream.reward_transformations import (
         ComposeFinalRewardTransforms as ComposeFinalRewardTransforms,
     )
@@ -71,13 +85,23 @@ _HOMES = {
     **dict.fromkeys(("build", "list_runs", "load", "sql"), "unstable_stream.api.build"),
     **dict.fromkeys(("Run", "open_run"), "unstable_stream.api.run"),
     "Game": "unstable_stream.api.games",
+    "check_env": "unstable_stream.api.environment_check",
+    "disguise_effects": "unstable_stream.api.disguising",
     "evaluation": "unstable_stream.api.evaluation",
     "exploitability": "unstable_stream.api.exploitability",
+    **dict.fromkeys(("branch", "branch_values"), "unstable_stream.api.branching"),
+    "bisect": "unstable_stream.api.bisecting",
+    "compare": "unstable_stream.api.comparing",
+    "diff": "unstable_stream.api.differing",
+    "heal": "unstable_stream.api.healing",
+    "learn": "unstable_stream.api.learning",
     **dict.fromkeys(("exploit", "exploiter_bound"), "unstable_stream.api.exploiter"),
+    "imitate": "unstable_stream.api.imitation",
     "push": "unstable_stream.api.push",
+    **dict.fromkeys(("export_dataset", "import_games"), "unstable_stream.api.sharing"),
     **dict.fromkeys(("Sweep", "sweep"), "unstable_stream.api.sweep"),
     "Table": "unstable_stream.api.tables",
-    "tournament": "unstable_stream.api.tournament",
+    **dict.fromkeys(("play", "tournament"), "unstable_stream.api.tournament"),
     **dict.fromkeys(("TrainEnvSpec", "EvalEnvSpec"), "unstable_stream.api.shorthand"),
     **dict.fromkeys(
         ("Collector", "ModelPool", "StandardLearner", "StepBuffer", "TerminalInterface", "Tracker"),
@@ -93,6 +117,7 @@ _HOMES = {
             "Discount",
             "FinalRewardTransform",
             "GroupRelativeAdvantage",
+            "BranchAdvantage",
             "LeaveOneOutAdvantage",
             "NormalizeRewards",
             "NormalizeRewardsByEnv",

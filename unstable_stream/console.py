@@ -9,6 +9,7 @@ import contextlib
 import functools
 import io
 import logging
+import re
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, TextIO, cast
@@ -20,11 +21,17 @@ if TYPE_CHECKING:
 # unknown. So too the line and paragraph separators, and what turns the direction of the text around.
 _UNSHOWN: Final = (*range(32), *range(127, 160), *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 _CONTROL: Final = dict.fromkeys([code for code in _UNSHOWN if chr(code) not in "\n\t"], "\ufffd")
+_LOGIN: Final = re.compile(r"(?:(?<=://)|[^\s/:'\"@]+:)[^\s/'\"@]*@")
 
 
 def plain(text: str) -> str:
     """Return text that is safe to print on a terminal."""
     return text.translate(_CONTROL)
+
+
+def without_logins(text: str) -> str:
+    """Return text in which no address has a user and a password."""
+    return _LOGIN.sub("…@", text)
 
 
 def plain_console(*, stderr: bool = False, highlight: bool = True, width: int | None = None) -> "Console":

@@ -14,11 +14,12 @@ from unstable_stream.history.views.run_list import list_runs
 _HERE = Path(__file__).parent
 _DRAWN = (
     "document.querySelectorAll('figure[data-drawn]').length > 0 && "
-    "document.querySelector('#results table') !== null"
+    "document.querySelector('#results table') !== null && document.querySelector('#latest svg') !== null"
 )
 _COMPARED = "document.querySelectorAll('figure[data-drawn]').length > 0"
 _WATCHED = "document.querySelector('.player:not([hidden])') !== null"
 _SQL = "SELECT opponent, policy_version, win_rate FROM win_rates WHERE split = 'eval' AND seat = 1"
+_LISTED = "document.querySelectorAll('#facets .facet').length === 2"
 _BY_OPPONENT = """
     const by = document.getElementById('by');
     by.value = '0';
@@ -26,9 +27,15 @@ _BY_OPPONENT = """
 """
 _TO_THE_CURVES = """
     const figure = document.querySelectorAll('#charts figure')[1];
-    figure.style.scrollMarginTop = '72px';
+    figure.style.scrollMarginTop = '140px';
     figure.scrollIntoView({ behavior: 'instant' });
 """
+_TO_THE_LADDER = """
+    const ladder = document.querySelector('figure[data-key=ladder-0]');
+    ladder.style.scrollMarginTop = '72px';
+    ladder.scrollIntoView({ behavior: 'instant' });
+"""
+_LADDER = "document.querySelector('table.ladder') !== null"
 _CURVES_ARE_SEEN = """
     Array.from(document.querySelectorAll('#charts figure')).every(each => {
         const place = each.getBoundingClientRect();
@@ -44,14 +51,16 @@ def take(data: Path, run: str, game: str, into: Path = _HERE) -> None:
     """Write one PNG for each of the main pages but the one of a game being played."""
     other = next((line.run_id for line in list_runs(Place.at(data).archive) if line.run_id != run), run)
     pages = {
-        "ui-runs": ("", 420, "document.querySelector('table.runs') !== null"),
-        "ui-compare": (f"compare?run={run}&run={other}", 1000, _COMPARED),
-        "ui-compare-dark": (f"compare?run={run}&run={other}", 1000, _COMPARED),
+        "ui-runs": ("", 640, "document.querySelector('table.runs') !== null"),
+        "ui-compare": (f"compare?run={run}&run={other}&smoothing=0.7", 600, _COMPARED),
+        "ui-compare-dark": (f"compare?run={run}&run={other}&smoothing=0.7", 600, _COMPARED),
         "ui-what-if": (f"what-if?run={run}", 1000, "true"),
-        "ui-run": (f"runs/{run}", 1180, _DRAWN),
+        "ui-run": (f"runs/{run}", 760, _DRAWN),
+        "ui-ladder": (f"runs/{run}", 640, _LADDER),
         "ui-game": (f"games/{game}#move-5", 860, _WATCHED),
         "ui-game-dark": (f"games/{game}#move-5", 860, _WATCHED),
-        "ui-why": (f"why?of={run}:update:3", 620, "true"),
+        "ui-why": (f"why?of={run}:update:3", 660, "true"),
+        "ui-data": ("sql?q=FROM moves&facet=game_turn&facet=valid&is.split=eval", 1000, _LISTED),
         "ui-sql": (f"sql?q={_SQL}", 1000, "document.querySelectorAll('#rows tr').length > 3"),
     }
     with _opened(data) as (tab, base):
@@ -67,6 +76,8 @@ def take(data: Path, run: str, game: str, into: Path = _HERE) -> None:
             if name.startswith("ui-compare"):
                 tab.ask(_TO_THE_CURVES)
                 tab.wait(_CURVES_ARE_SEEN)
+            if name == "ui-ladder":
+                tab.ask(_TO_THE_LADDER)
             tab.wait(_PAINTED)
             tab.picture(into / f"{name}.png")
 

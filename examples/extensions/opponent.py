@@ -4,8 +4,11 @@
 opponents = ["examples/extensions/opponent.py:middle_first"]
 """
 
+import random
 import re
 
+from unstable_stream.games.opponents.legal_moves import connect_four_columns
+from unstable_stream.games.opponents.scripted import ScriptedPlayer, scripted_player
 from unstable_stream.games.players import TurnContext
 
 
@@ -25,3 +28,15 @@ class Stubborn:
         while f"[{self.next}]" not in turn.observation.rpartition("Available Moves:")[2]:
             self.next -= 1
         return f"[{self.next}]"
+
+
+def leaves_column_4(turn: TurnContext) -> str:
+    """Look two moves ahead in Connect Four, but never play in column 4, not even to block there."""
+    strong = scripted_player("minimax-2", turn.env_id)
+    assert isinstance(strong, ScriptedPlayer)
+    legal = connect_four_columns(turn.observation)
+    for moves in (strong.candidates(turn), legal):
+        others = [move for move in moves if move != "[col 3]"]
+        if others:
+            return random.Random(turn.seed).choice(others)
+    return legal[0]

@@ -9,6 +9,7 @@ cell one token and never joins two of them.
 """
 
 import re
+from typing import ClassVar
 
 _EXAMPLE = "0 X2/3 O5/678 X moves 2\n"
 _OWN_SYMBOL = re.compile(r"you will be '([OX])'")
@@ -19,6 +20,12 @@ _KUHN_EXAMPLES = "K check bet: bet\nJ fold call: fold\n"
 _CARD = re.compile(r"Your card is: '([JQK])'")
 _OPTION = re.compile(r"'\[(\w+)\]'")
 _MOVE = re.compile(r" ?(check|bet|fold|call)\b")
+
+_OPENSPIEL_KUHN_EXAMPLES = "1 K check bet: bet\n2 J fold call: fold\n3 Q fold call: call\n"
+_YOUR_CARD = re.compile(r"^Your card: ([JQK])$", re.MULTILINE)
+_PLAYED = re.compile(r"^Moves so far: (.*)$", re.MULTILINE)
+_FIRST_MOVE = re.compile(r" ?(check|bet|fold|call)")
+_PASS_OR_BET = re.compile(r"Pass|Bet")
 
 
 class TicTacToe:
@@ -66,3 +73,32 @@ class KuhnPoker:
         if found is None:
             return completion.strip(), {"correct_answer_format": False}
         return f"[{found.group(1)}]", {"correct_answer_format": True}
+
+
+class OpenSpielKuhnPoker:
+    """For ``openspiel:kuhn_poker``: 26 tokens, which of the game's moves it is, the card, the moves open.
+
+    E.g. ``1 K check bet: bet\\n2 J fold call: fold\\n3 Q fold call: call\\n2 Q check bet:``. The number and
+    the open moves tell what was played.
+    """
+
+    chat = False
+    spellings: ClassVar = {"Pass": (" check", " fold"), "Bet": (" bet", " call")}
+    """The model's words for OpenSpiel's, by which the exploitability of a policy is measured."""
+
+    def format(self, observation: str) -> str:
+        """Return three worked examples, then number, card and open moves."""
+        card, played = _YOUR_CARD.search(observation), _PLAYED.search(observation)
+        if card is None or played is None:
+            raise ValueError(f"no turn of openspiel:kuhn_poker in this observation: {observation[-200:]!r}")
+        moves = _PASS_OR_BET.findall(played.group(1))
+        options = "fold call" if moves[-1:] == ["Bet"] else "check bet"
+        return f"{_OPENSPIEL_KUHN_EXAMPLES}{len(moves) + 1} {card.group(1)} {options}:"
+
+    def extract(self, completion: str) -> tuple[str, dict[str, bool]]:
+        """Return the move in OpenSpiel's word, in brackets, and whether there was one."""
+        found = _FIRST_MOVE.match(completion)
+        if found is None:
+            return completion.strip(), {"correct_answer_format": False}
+        passes = found.group(1) in ("check", "fold")
+        return f"[{'Pass' if passes else 'Bet'}]", {"correct_answer_format": True}

@@ -1,10 +1,17 @@
 """Intervals: within 0 and 1, and the textbook's numbers."""
 
 import math
+import random
 
 import pytest
 
-from unstable_stream.algorithms.intervals import interval_of_sum, rates_interval, t_quantile, wilson_interval
+from unstable_stream.algorithms.intervals import (
+    interval_of_sum,
+    rates_interval,
+    sequential_interval,
+    t_quantile,
+    wilson_interval,
+)
 
 
 @pytest.mark.parametrize("total", [1, 7, 40, 100, 999])
@@ -55,3 +62,30 @@ def test_the_quantile_leaves_two_and_a_half_percent_above(freedom: int) -> None:
     middles = (step * (place + 0.5) for place in range(20_000))
     area = sum(scale * (1 + x * x / freedom) ** (-(freedom + 1) / 2) * step for x in middles)
     assert area == pytest.approx(0.475, abs=2e-5)
+
+
+def test_an_interval_looked_at_after_every_value_holds_at_all_of_them() -> None:
+    """Of 95 % of such series, the true mean 0 is always inside; a fixed interval loses it in every third."""
+    outside = 0
+    for seed in range(40):
+        chance = random.Random(seed)
+        values = [chance.choice([-1.0, -0.5, 0.0, 0.5, 1.0]) for _ in range(96)]
+        looks = (sequential_interval(values[:number]) for number in range(8, 97, 8))
+        outside += any(not low <= 0 <= high for _, low, high in looks)
+    assert outside <= 2
+
+
+def test_a_few_equal_values_do_not_decide_and_many_do() -> None:
+    assert sequential_interval([]) == (0.0, -1.0, 1.0)
+    assert sequential_interval([1.0] * 4).low < 0
+    certain = sequential_interval([1.0] * 50)
+    assert certain == pytest.approx((1.0, 0.767, 1.0), abs=1e-3)
+    mean, low, high = sequential_interval([-0.5, 0.0, 0.5, 0.5])
+    assert sequential_interval([0.5, 0.0, -0.5, -0.5]) == pytest.approx((-mean, -high, -low))
+
+
+def test_one_value_is_bet_on_by_hand() -> None:
+    """A share s of the capital on 1 of a mean m makes 1 - s + s / m; their mean is 1 / 0.025 at the bound."""
+    shares = [0.95 * 2 ** (-power / 2) for power in range(12)]
+    lowest = (sequential_interval([1.0]).low + 1) / 2
+    assert sum(1 - share + share / lowest for share in shares) / 12 == pytest.approx(40.0, rel=1e-6)

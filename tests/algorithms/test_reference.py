@@ -94,14 +94,13 @@ def test_it_follows_the_policy(settings: dict[str, Any], ages: list[float]) -> N
 @pytest.mark.longer
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_policy_has_its_own_weights_again(make_learner: MakeLearner, dtype: str) -> None:
-    """Also where autocast keeps copies of weights in bfloat16; each pass of an update moves away further."""
+    """Also where autocast keeps copies of weights in bfloat16. With the reference's weights it were 0."""
     algorithm = PPO(kl_coef=0.1, reference="past", reference_every=2, epochs=2)
     learner = make_learner(parameters="all", dtype=dtype, algorithm=algorithm)
     found = [learner.update(make_samples(8), number).metrics["reference_kl"] for number in range(1, 5)]
-    assert found[0] > 1e-5
+    assert min(found) > 0.1
     assert found[1] > 2 * found[0]
     assert found[2] < found[1] / 2  # renewed after the second update
-    assert found[3] > found[2]
 
 
 def test_a_smaller_number_renews_one_that_is_older() -> None:

@@ -75,7 +75,7 @@ def test_an_unknown_key_is_told_with_those_that_are_close(tmp_path: Path) -> Non
 
 def test_the_schema_takes_every_example_and_refuses_a_mistake() -> None:
     validator = jsonschema.Draft202012Validator(config_schema())
-    files = sorted((ROOT / "examples").rglob("*.toml"))
+    files = [path for path in sorted((ROOT / "examples").rglob("*.toml")) if path.parent.name != "mappings"]
     assert len(files) > 5
     for file in [*files, *examples().values()]:
         validator.validate(tomllib.loads(file.read_text(encoding="utf-8")))

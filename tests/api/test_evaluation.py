@@ -82,6 +82,29 @@ def test_several_answers_are_recorded_and_verified_like_one(trained: us.Run, how
         us.evaluation(trained, "random-legal", games=4, best_of=3, votes=2)
 
 
+def test_disguised_games_are_compared_with_the_same_games_as_they_are(trained: us.Run) -> None:
+    run = us.evaluation(trained, ["random-legal", "first-legal"], games=GAMES, disguises=3).start(live=False)
+    played = "SELECT g.env_id, list_sort(list((seed, model_uid))) FROM game_outcomes AS g JOIN seats"
+    games = dict(run.sql(f"{played} USING (game_id) GROUP BY g.env_id").rows())
+    assert games["TicTacToe-v0-train"] == games["disguise:board-1-3:TicTacToe-v0-train"]
+    effects = us.disguise_effects(run)
+    assert [(effect.opponent, effect.games) for effect in effects] == [
+        ("first-legal", GAMES),
+        ("random-legal", GAMES),
+    ]
+    for effect in effects:
+        assert effect.difference == pytest.approx(effect.named - effect.disguised)
+        assert effect.low < effect.difference < effect.high
+    assert us.disguise_effects(trained) == []
+    assert run.audit().ok
+    assert run.verify().ok
+    words = [{**ENV, "env_id": "disguise:1-3:TicTacToe-v0-train"}]
+    with pytest.raises(
+        ConfigError, match=r"or for disguises of its board alone, disguise:board-1-8:TicTacToe"
+    ):
+        us.evaluation(trained, "random-legal", envs=words)
+
+
 def test_a_checkpoint_of_another_run_is_trained_against(trained: us.Run, tmp_path: Path) -> None:
     checkpoint = trained.checkpoints().dicts()[-1]
     old = {"name": "old", "kind": "adapter", "path": checkpoint["path"]}

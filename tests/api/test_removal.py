@@ -100,9 +100,10 @@ def test_what_was_begun_is_ended_by_the_same_call(tmp_path: Path, monkeypatch: p
     archive(place)
 
     async def join(log: LocalLog) -> None:
-        consumer = await log.consumer(["steps"], group="learner/run-a")
-        await consumer.poll(5, 0.1)
-        await consumer.commit(consumer.positions())
+        for group in ("learner/run-a", "plugin/lengths/run-a", "plugin/lengths"):
+            consumer = await log.consumer(["steps"], group)
+            await consumer.poll(5, 0.1)
+            await consumer.commit(consumer.positions())
 
     on_log(tmp_path, join)
     checkpoints = tmp_path / "checkpoints"
@@ -124,7 +125,7 @@ def test_what_was_begun_is_ended_by_the_same_call(tmp_path: Path, monkeypatch: p
     assert list(checkpoints.iterdir()) == []
     assert (tmp_path / "elsewhere").is_dir()
     assert _events_by_run(tmp_path) == {"run-a": 1, "run-b": 2}
-    assert [group for group in on_log(tmp_path, LocalLog.groups) if "/" in group] == []
+    assert [group for group in on_log(tmp_path, LocalLog.groups) if "/" in group] == ["plugin/lengths"]
 
 
 def test_a_sweep_plays_a_removed_run_again(tmp_path: Path) -> None:

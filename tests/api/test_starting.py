@@ -43,5 +43,7 @@ def test_an_example_is_copied_and_an_unknown_game_is_told(tmp_path: Path) -> Non
     copied = (tmp_path / "simpletak.toml").read_text(encoding="utf-8")
     example = examples()["simpletak"].read_text(encoding="utf-8")
     assert copied == example.replace("examples/simpletak.toml", "simpletak.toml")
-    unknown = run_command("init", "tictacto", cwd=tmp_path)
-    assert "no environment and no example 'tictacto'; did you mean TicTacToe-v0-train" in unknown.stderr
+    unknown = run_command("init", "TicTacTo-v0-train", cwd=tmp_path)
+    assert (
+        "no environment and no example 'TicTacTo-v0-train'; did you mean TicTacToe-v0-train" in unknown.stderr
+    )

@@ -99,6 +99,29 @@ def test_results_are_the_means_of_what_the_runs_won(played: tuple[Sweep, list[st
     assert [row.won for row in results] == [fmean(rates[0::2]), fmean(rates[1::2])]
 
 
+def test_a_sweep_is_compared_by_its_values_over_seeds(played: tuple[Sweep, list[str]]) -> None:
+    sweep, _ = played
+    table = us.compare(sweep.name, baseline=sweep.runs[1].id, data=sweep.place.root).table
+    ids = [run.id for run in sweep.runs]
+    assert [(row.group, row.runs) for row in table.groups] == [
+        ("learning_rate=0.05", ids[0::2]),
+        ("learning_rate=1e-06", ids[1::2]),
+    ]
+    assert table.baseline == "learning_rate=1e-06"
+    results = {result.configuration: result for result in sweep.results()}
+    for row in table.groups:
+        (result,) = row.results
+        said = results[row.group]
+        assert (result.won, result.low, result.high) == pytest.approx((said.won, said.low, said.high))
+        assert list(result.by_run.values()) == list(said.by_seed.values())
+        assert row.spent["updates"] == 1
+        assert row.rating is not None
+        assert all(value is not None and value > 0 for value in row.spent.values())
+    chart = us.compare(sweep.name, data=sweep.place.root).chart("tokens", "entropy")
+    assert [len(line.x) for line in chart.series] == [1, 1]
+    assert all(float(line.x[0]) > 0 for line in chart.series)
+
+
 def test_the_command_prints_what_there_is(played: tuple[Sweep, list[str]], tmp_path: Path) -> None:
     """With the same settings it is the same sweep; of more seeds it says what would run, and how long."""
     sweep, _ = played
@@ -207,11 +230,11 @@ def test_a_run_that_is_killed_in_its_process_is_resumed(tmp_path: Path) -> None:
     def kill(line: str) -> None:
         if "begins" in line and not killed.is_set():
             killed.set()
-            threading.Thread(target=die_when_recorded, args=(line.rpartition(", ")[2],)).start()
+            threading.Thread(target=die_when_recorded).start()
 
-    def die_when_recorded(run_id: str) -> None:
-        while not (tmp_path / "log.sqlite").exists() or run_id not in _recorded(tmp_path):
-            threading.Event().wait(0.1)
+    def die_when_recorded() -> None:
+        while not (tmp_path / "log.sqlite").exists() or len(_recorded(tmp_path)) < 2:
+            threading.Event().wait(0.1)  # both: a run that dies before it is recorded is begun anew
         try:
             small(tmp_path, [0, 1], [1e-6]).start(report=lambda line: None)
         except RunError as error:

@@ -1,6 +1,7 @@
 """A tournament: checkpoints of several runs, the base model and scripted opponents, on equal terms."""
 
 import csv
+import hashlib
 import io
 import json
 import shutil
@@ -14,6 +15,10 @@ from tests.api.conftest import ENV, train
 from tests.places import ask
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events.seeds import eval_game_seed
+from unstable_stream.history.views.best import sure
+from unstable_stream.history.views.report.reading import read_run
+from unstable_stream.history.views.report.sections import build_sections
+from unstable_stream.history.views.written import share
 from unstable_stream.inference.tiny_player import tiny_player_path
 
 pytestmark = pytest.mark.longer
@@ -75,6 +80,30 @@ def test_one_query_has_the_results_of_all_pairs(played: us.Run, runs: tuple[us.R
     assert {(row.player, other): score for row in standings for other, score in row.against.items()} == {
         (player, other): pytest.approx(score) for player, other, score in queried
     }
+
+
+def test_the_page_has_the_strengths_that_the_terminal_has(played: us.Run) -> None:
+    facts = read_run(played.place.archive, played.id, "tournament")
+    charts = {chart.key: chart for section in build_sections([facts]) for chart in section.charts}
+    (series,) = charts["ladder-0"].series
+    rows = list(reversed(played.standings()))
+    assert list(series.x) == [row.player for row in rows]
+    for numbers, name in ((series.y, "elo"), (series.low, "elo_low"), (series.high, "elo_high")):
+        assert numbers == pytest.approx([getattr(row, name) for row in rows])
+    assert charts["ladder-0"].more["alpha-rank"] == [share(row.alpha_rank) for row in rows]
+    assert charts["ladder-0"].more["ahead of the next"] == [sure(row.ahead_of_next) for row in rows]
+
+
+def test_a_report_holds_the_result_and_the_digest_of_its_verification(played: us.Run, tmp_path: Path) -> None:
+    data, page = played.place.root, tmp_path / "report.html"
+    done = ask(data, "report", played.id, "--verify", "--samples", "0", "-o", str(page))
+    assert (done.exit_code, f"{played.id}: verified" in done.output) == (0, True), done.output
+    printed = ask(data, "verify", played.id, "--json").stdout
+    text = page.read_text(encoding="utf-8")
+    assert hashlib.sha256(printed.encode()).hexdigest() in text
+    assert "verified</span>" in text
+    played.report(page, samples=0)
+    assert "verified</span>" not in page.read_text(encoding="utf-8")
 
 
 def test_the_base_model_plays_itself_evenly(runs: tuple[us.Run, us.Run]) -> None:
@@ -178,7 +207,13 @@ def test_the_command_shows_a_ladder_and_the_payoffs(runs: tuple[us.Run, us.Run])
     data = runs[0].place.root
     done = ask(data, "tournament", "trained", "second", "base", "--games", "2", "-q")
     assert done.exit_code == 0, done.output
-    for said in ("3 players, 6 of 6 games", "95 % interval", "Payoff matrix"):
+    for said in (
+        "3 players, 6 of 6 games",
+        "95 % interval",
+        "Payoff matrix",
+        "alpha-rank",
+        " is first, stronger",
+    ):
         assert said in done.output
     newest = us.list_runs(data)[0]
     assert newest.name == "tournament"
@@ -206,3 +241,21 @@ def test_a_tournament_that_was_stopped_goes_on(runs: tuple[us.Run, us.Run]) -> N
     assert run.state == "completed"
     assert [row.games for row in run.standings()] == [3 * 16] * 4
     assert run.audit().ok
+
+
+def test_games_in_given_seats_are_recorded_whoever_plays(tmp_path: Path) -> None:
+    settings = ("--seats", "perfect", "--seats", "random-legal", "--env", ENV["env_id"], "--mirrored")
+    ask(tmp_path, "play", *settings, "-k", "4", "-q")
+    run = us.open_run("play", tmp_path)
+    ask_of = "SELECT models, list(seed ORDER BY seed) FROM games GROUP BY models ORDER BY models"
+    (first, seeds), (second, same_seeds) = run.sql(ask_of).rows()
+    assert (first, second) == (["perfect", "random-legal"], ["random-legal", "perfect"])
+    assert len(seeds) == 2
+    assert seeds == same_seeds
+    verified = run.verify()
+    assert verified.ok, verified.problems
+
+
+def test_a_game_without_a_player_for_each_seat_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has 2 seats, found 1, perfect: name one player for each"):
+        us.play(["perfect"], envs=[ENV], data=tmp_path)

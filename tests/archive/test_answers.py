@@ -203,8 +203,9 @@ def test_every_example_has_an_answer(archive: Path, example: Example) -> None:
 @pytest.mark.parametrize("view", load_views(), ids=lambda view: view.name)
 def test_every_view_has_an_example_with_an_answer(archive: Path, view: View) -> None:
     assert view.name in view.example
-    # Nothing was rejected in the made-up history, nothing is missing, it ran nowhere, and is of no sweep.
-    empty = ("dead_letter_counts", "missing_of_runs", "where_it_ran", "sweep_results")
+    # The made-up history has nothing rejected or missing, ran nowhere, and is of no sweep or branch.
+    empty = {"dead_letter_counts", "missing_of_runs", "where_it_ran", "sweep_results", "branches"}
+    empty |= {"costs", "faults"}  # nor of any process
     assert bool(query(archive, view.example).rows) == (view.name not in empty)
 
 

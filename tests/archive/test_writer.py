@@ -310,7 +310,7 @@ def test_what_is_no_archive_is_named(tmp_path: Path) -> None:
         ("SELECT *\n  FROM game", "line 2, column 8: Table with name game does not exist! Did you mean"),
         ("SELECT 'é', policy FROM seats", 'line 1, column 13: Referenced column "policy" not found'),
         ("SELECT policy_versio FROM seats", "Did you mean policy_version?"),
-        ("SELECT seat FROM games", "It is a column of actions, planned_seats, seats, "),
+        ("SELECT seat FROM games", "It is a column of actions, branches, moves, planned_seats, seats, "),
         ("SELECT nope FROM turns", "See the columns with: unstable-stream sql --tables"),
         ("SELECT wilson(1, 2)", "Did you mean wilson_low or wilson_high?"),
         ("SELECT offset FROM events", 'near "FROM". Write the column "offset" in double quotes.'),

@@ -13,15 +13,15 @@ from pathlib import Path
 from infra.kafka.brokers import KafkaCluster
 from tests.chaos.endpoint import BadEndpoint
 from tests.chaos.faults import Orders, faults_for
-from tests.chaos.runs import RunResult, Setting, do_faults_to_one_run
+from tests.chaos.runs import KINDS, RunResult, Setting, do_faults_to_one_run
 from tests.chaos.table import RESULTS, read_results, write_table
 from tests.conftest import free_port_pair
 from tests.whole_run.processes import History
 
 _PER_UPDATE = 2 / 3
 """Faults of one run, for each of its updates."""
-_RUNS_PER_DIRECTORY = 4
-"""So many runs follow each other in a data directory: each restart meets the history of others, too."""
+_KINDS = tuple(KINDS)
+"""Of the runs that follow each other in a data directory: each restart meets the history of others, too."""
 
 
 async def do_faults(
@@ -76,7 +76,8 @@ async def do_faults(
         history = None
         try:
             for number in _numbers(done, wanted, until):
-                if number % _RUNS_PER_DIRECTORY == 0 and history is not None:
+                kind = _KINDS[number % len(_KINDS)]
+                if kind == _KINDS[0] and history is not None:
                     await history.close()
                     history = None
                     shutil.rmtree(setting.data)
@@ -85,9 +86,8 @@ async def do_faults(
                     await history.read_all()
                 history.events.clear()  # it holds the next run alone
                 before = sum(result.done.total() for result in done)
-                result = await do_faults_to_one_run(
-                    setting, history, seed + number, min(round(_PER_UPDATE * updates), wanted - before)
-                )
+                most = min(round(_PER_UPDATE * updates), wanted - before)
+                result = await do_faults_to_one_run(setting, history, kind, seed + number, most)
                 done.append(result)
                 with (results / RESULTS).open("a") as file:
                     file.write(result.model_dump_json() + "\n")
@@ -98,7 +98,7 @@ async def do_faults(
                     kept = shutil.move(setting.data, results / f"failed-{result.seed}-{time.time():.0f}")
                     say(f"FAILED, its data is in {kept}: {result.failure[:2000]}")
                 else:
-                    say(f"run {result.run_id}: {result.updates} updates, audit and verify found nothing")
+                    say(f"run {result.run_id}, {kind}: {result.updates} updates, found nothing")
                 say(f"{sum(each.done.total() for each in done)} of {wanted} faults in {len(done)} runs")
         finally:
             if history is not None:

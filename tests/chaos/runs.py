@@ -5,7 +5,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,21 @@ _LIGHT = (
     "collector.num_eval_workers=2",
     "evaluation.first_last_games=2",
 )
+_BRANCHES = (
+    "collector.branches=3",
+    "collector.branch_share=0.3",
+    'rewards.sampling=[{type="BranchAdvantage"}, {type="NormalizeRewardsByEnv"}]',
+)
+_IMITATE = ("imitate", "--where", "kind = 'scripted'")
+KINDS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
+    "self-play": (("train",), ()),
+    "branches": (("train",), _BRANCHES),
+    "imitation": (_IMITATE, ()),
+    "self-play again": (("train",), ()),
+}
+"""What the runs of a data directory do, one after the other, by command and settings: the third learns from
+games of the others.
+"""
 _HUNG_S = 8
 _AT_ONCE = 0.5
 """The share of faults after which the next one comes within seconds, not after an update."""
@@ -42,6 +57,8 @@ class RunResult(BaseModel):
     seed: int
     log: str
     backend: str
+    kind: str = "self-play"
+    """One of :data:`KINDS`."""
     run_id: str = ""
     done: Counter[str] = Field(default_factory=Counter)
     """Faults by name."""
@@ -74,11 +91,13 @@ class Setting:
     say: Callable[[str], None]
 
 
-async def do_faults_to_one_run(setting: Setting, history: History, seed: int, most: int) -> RunResult:
-    """Train a run under at most so many faults; ``failure`` tells what went wrong, if anything did."""
+async def do_faults_to_one_run(
+    setting: Setting, history: History, kind: str, seed: int, most: int
+) -> RunResult:
+    """Train a run of a kind under at most so many faults; ``failure`` tells what went wrong."""
     began = time.monotonic()
     setting.endpoint.answered.clear()
-    chaos = _Chaos(setting, history, seed, most)
+    chaos = _Chaos(setting, history, kind, seed, most)
     try:
         await chaos.run()
     except (AssertionError, TimeoutError) as error:
@@ -89,7 +108,7 @@ async def do_faults_to_one_run(setting: Setting, history: History, seed: int, mo
 
 
 class _Chaos:
-    def __init__(self, setting: Setting, history: History, seed: int, most: int) -> None:
+    def __init__(self, setting: Setting, history: History, kind: str, seed: int, most: int) -> None:
         self._setting = setting
         self._history = history
         self._most = most
@@ -99,7 +118,8 @@ class _Chaos:
         """Faults since the run was started with which it may end, also after an update that was under way."""
         self._waiting: list[tuple[str, float]] = []
         """Faults since the last update, and when each was over."""
-        self.result = RunResult(seed=seed, log=setting.location.partition(":")[0], backend=setting.backend)
+        log = setting.location.partition(":")[0]
+        self.result = RunResult(seed=seed, log=log, backend=setting.backend, kind=kind)
 
     async def run(self) -> None:
         setting, seed = self._setting, self.result.seed
@@ -108,6 +128,7 @@ class _Chaos:
             f'{{name="failing", kind="openai", base_url="{setting.endpoint.url}", api_key_env="{KEY_ENV}"}}',
         )
         kind = ForkedRun if setting.backend == "inline" else LaunchedRun
+        command, settings = KINDS[self.result.kind]
         run = kind.train(
             setting.data,
             f"name=chaos-{seed}",
@@ -115,12 +136,14 @@ class _Chaos:
             f"backend={setting.backend}",
             f"learner.iterations={setting.updates}",
             *_LIGHT,
+            *settings,
             "learner.save_every=2",
             f"collector.env_step_timeout_s={_HUNG_S}",
             "max_restarts=100000",
             f"evaluation.opponents=[{', '.join(opponents)}]",
             log=setting.location,
             history=self._history,
+            command=command,
         )
         while True:
             async with run:

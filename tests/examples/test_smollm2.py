@@ -8,9 +8,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from examples.smollm2 import transfer
 from examples.smollm2.opponents import win_or_block
-from examples.smollm2.templates import KuhnPoker, TicTacToe
-from tests.games.builders import observations
+from examples.smollm2.templates import KuhnPoker, OpenSpielKuhnPoker, TicTacToe
+from tests.games.builders import begin, observations
 from tests.whole_run.processes import LaunchedRun
 from unstable_stream.events import GameOutcome, LearnerUpdate, RunFinished, Trajectory, unpack_tokens
 from unstable_stream.games.players import TurnContext
@@ -54,10 +55,48 @@ def test_poker_prompt_is_two_examples_the_card_and_the_open_moves() -> None:
     assert KuhnPoker().format(seen[2]) == f"{examples}J check bet:"  # the next round
 
 
+def test_prompts_of_the_games_that_are_not_trained_on() -> None:
+    wild = [text for _, text in observations("WildTicTacToe-v0-train", "[O 4]")]
+    assert transfer.WildTicTacToe().format(wild[1]) == "0 X2/3 O5/678 X moves 2\n012/3 O5/678 X moves "
+    four = [text for _, text in observations("ConnectFour-v0-train", "[col 3]")]
+    lines = [transfer.ConnectFour().format(text).splitlines()[1] for text in four]
+    assert lines == ["0123456 X moves ", "012 X456 O moves "]
+    poker = begin("openspiel:leduc_poker", 2, seed=1)
+    asked = [poker.observe().text]
+    poker.step("[Raise]")
+    asked.append(poker.observe().text)
+    lines = [transfer.LeducPoker().format(text).splitlines()[-1] for text in asked]
+    assert [line.partition(" ")[2] for line in lines] == ["none call raise:", "none fold call raise:"]
+    assert transfer.LeducPoker().extract(" raise") == ("[Raise]", {"correct_answer_format": True})
+    stones = "7 stones are left. Available Moves: '[1]', '[2]', '[3]'"
+    assert transfer.Stones().format(stones).endswith("\n7 stones, take ")
+    assert transfer.ConnectFour().extract("3x") == ("[col 3]", {"correct_answer_format": True})
+    assert transfer.Answer().extract(" Yes\nBecause") == ("Yes", {"correct_answer_format": True})
+
+
 def test_poker_answer_is_a_move_or_not_an_answer() -> None:
     assert KuhnPoker().extract(" fold") == ("[fold]", {"correct_answer_format": True})
     assert KuhnPoker().extract(" folding") == ("folding", {"correct_answer_format": False})
     assert KuhnPoker().extract(" yes") == ("yes", {"correct_answer_format": False})
+
+
+def test_openspiels_poker_prompt_numbers_the_move_and_names_those_that_are_open() -> None:
+    template, game = OpenSpielKuhnPoker(), begin("openspiel:kuhn_poker")
+    examples = "1 K check bet: bet\n2 J fold call: fold\n3 Q fold call: call\n"
+    played = [
+        ("check bet", " check", "[Pass]"),
+        ("check bet", " bet", "[Bet]"),
+        ("fold call", "fold", "[Pass]"),
+    ]
+    for number, (options, answer, move) in enumerate(played, 1):
+        observation = game.observe().text
+        card = observation.partition("Your card: ")[2][0]
+        assert template.format(observation) == f"{examples}{number} {card} {options}:"
+        assert template.extract(answer) == (move, {"correct_answer_format": True})
+        game.step(move)
+    assert template.extract(" call") == ("[Bet]", {"correct_answer_format": True})
+    assert template.extract(" yes") == ("yes", {"correct_answer_format": False})
+    assert game.done
 
 
 @pytest.mark.long

@@ -177,6 +177,13 @@ def test_a_mistake_is_one_line_that_names_the_key(directory: Path, spec: str, sa
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("given", ["api_key='secret'", "url='http://me:secret@host'", "url='me:secret@host'"])
+def test_a_mistake_repeats_no_secret(directory: Path, given: str) -> None:
+    with pytest.raises(ConfigError, match="…") as caught:
+        build(FINAL, f"mine:Scaled({given})", "rewards.final.0")
+    assert "secret" not in str(caught.value)
+
+
 def test_every_built_in_can_be_loaded() -> None:
     heavy = {"engine", "tracker"}  # vLLM may not be installed, trackers are above this package
     for kind in KINDS.values():

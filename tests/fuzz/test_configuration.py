@@ -13,7 +13,11 @@ from unstable_stream.errors import ConfigError, EventLogError
 from unstable_stream.log.topics import TOPICS_DIR, load_topics
 from unstable_stream.runs.config import RunConfig, parse_config, read_toml
 
-EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/**/*.toml"))
+EXAMPLES = [
+    path
+    for path in sorted(Path(__file__).parents[2].glob("examples/**/*.toml"))
+    if path.parent.name != "mappings"
+]
 CONFIGURATIONS = [path.read_bytes() for path in EXAMPLES]
 TOPIC_FILES = {path.name: path.read_bytes() for path in sorted(TOPICS_DIR.glob("*.toml"))}
 

@@ -1,7 +1,9 @@
-"""Every training environment either plays a game offline that can be replayed, or says why it cannot."""
+"""Every training environment plays a game that can be played again, from any turn, or says why it cannot."""
 
+import random
 import re
 
+import msgspec
 import pytest
 
 from tests.games.builders import GuessingPlayer, make_started, play, shown_again
@@ -9,6 +11,7 @@ from tests.processes import ROOT, python
 from unstable_stream.games.environments import list_environments, probe
 from unstable_stream.games.opponents.scripted import scripted_names, scripted_player
 from unstable_stream.games.players import Player
+from unstable_stream.runs.evaluation_sections import BranchConfig
 
 
 @pytest.mark.long
@@ -40,6 +43,18 @@ async def test_every_environment_plays_or_says_why_not(monkeypatch: pytest.Monke
             assert all(action.valid for action in outcome.actions), env_id
         seen = await shown_again(outcome, max_turns=60, invalid_moves_allowed=allowed)
         assert player is not guessing or seen == guessing.shown, env_id
+        for turn in random.Random(env_id).sample(range(len(seen)), min(3, len(seen))):
+            made = tuple((action.seat, action.action) for action in outcome.actions[:turn])
+            branch = BranchConfig(game_id="parent", turn=turn, seed=outcome.seed, actions=made)
+            branched = msgspec.structs.replace(
+                make_started(env_id, num_players, index=1, seed=turn),
+                position=branch.position,
+                moves=branch.moves,
+            )
+            other = GuessingPlayer()
+            others = dict.fromkeys(range(num_players), other)
+            await play(branched, others, max_turns=turn + 1, invalid_moves_allowed=allowed)
+            assert other.shown == [seen[turn]], (env_id, turn)
         played += 1
     assert reasons == {"win", "draw", "invalid-move", "truncated"}
     assert played >= 180 // every
@@ -61,6 +76,6 @@ def test_another_process_plays_the_same_games() -> None:
 
 def test_the_committed_page_names_every_environment_once() -> None:
     page = (ROOT / "docs" / "reference" / "environments.md").read_text(encoding="utf-8")
-    assert sorted(re.findall(r"`([^`\s]+-train)`", page)) == list_environments()
+    assert sorted(re.findall(r"`([^`\s:]+-train)`", page)) == list_environments()
     for env_id in ("SimpleTak-v0-train", "TicTacToe-v0-train"):
         assert f"| `{env_id}` | 2 | {', '.join(scripted_names(env_id))} |" in page

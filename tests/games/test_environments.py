@@ -27,7 +27,7 @@ def test_lists_the_training_variants() -> None:
     ("env_id", "num_players", "expected"),
     [
         ("SimpleTack-v0-train", 2, "'SimpleTack-v0-train'; did you mean SimpleTak-v0-train"),
-        ("qqqq", 2, "list_environments"),
+        ("qqqq", 2, "environments.md lists them"),
         ("TicTacToe-v0-train", 3, "has to be 2, received 3. Remedy: change the number of players"),
         ("SecretMafia-v0-train", 3, "between 5 and 15"),
         ("LightsOut-v0-train", 1, "use 'LightsOut-v0', which shows all messages"),

@@ -186,6 +186,7 @@ def test_boards_checked_by_hand() -> None:
         ("openspiel:kuhn_poker(cards=3)", "no parameter 'cards'; it has players"),
         ("openspiel:kuhn_poker(players=3)", "it is for 3 player"),
         ("openspiel:kuhn_poker(players='two')", r"OpenSpiel refused \{'players': 'two'\}"),
+        ("openspiel:nfg_game", r"OpenSpiel refused \{\}: map::at"),
         ("openspiel:goofspiel", "its players move at the same time"),
         ("openspiel:", "has no game ''"),
     ],
@@ -220,6 +221,8 @@ def test_it_is_built_in_and_not_code_of_a_user() -> None:
 def test_an_id_with_a_template_on_the_command_line() -> None:
     assert environment("openspiel:kuhn_poker") == {"env_id": KUHN}
     assert environment("openspiel:kuhn_poker:chat") == {"env_id": KUHN, "template": "chat"}
+    disguised = {"env_id": f"disguise:1-8:{KUHN}", "template": "chat"}
+    assert environment(f"disguise:1-8:{KUHN}:chat") == disguised
     assert environment("TicTacToe-v0-train:chat") == {"env_id": "TicTacToe-v0-train", "template": "chat"}
     assert environment("TicTacToe-v0-train") == {"env_id": "TicTacToe-v0-train"}
 

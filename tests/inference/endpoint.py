@@ -71,8 +71,9 @@ class Endpoint:
 
 @pytest.fixture
 async def endpoint(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Endpoint]:
-    """A running endpoint, and the key in the environment."""
+    """A running endpoint, the key in the environment, and a proxy that must not be asked for it."""
     monkeypatch.setenv(KEY_ENV, KEY)
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     made = Endpoint()
     server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
     made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"

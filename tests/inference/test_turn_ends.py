@@ -82,7 +82,10 @@ def test_every_file_that_names_an_end_counts(
     assert {name for name, id_ in ids.items() if id_ in found} == expected
     assert found <= set(ids.values())
     assert len(logs) == (0 if expected else 1)
-    assert load_tokenizer(tmp_path).eos_token_ids == found
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.eos_token_ids == found
+    own = "<close>" if "<close>" in expected else min(expected, key=lambda name: ids[name], default="")
+    assert loaded.answer_end == ids.get(own)
 
 
 def test_without_a_chat_template_the_usual_names_end_a_turn(tmp_path: Path) -> None:

@@ -36,6 +36,22 @@ def test_many_games_by_hand() -> None:
     assert winner.elo - winner.low == pytest.approx(half, rel=1e-3)
 
 
+def test_the_probability_to_be_stronger_by_hand() -> None:
+    """Of two with 30 to 20 wins, each of whom has one drawn game with a player of strength 0, too.
+
+    Their distance d solves 30 - 50 p(d) = p(d / 2) - 1/2.
+    """
+    winner, loser = bradley_terry([[0, 30], [20, 0]])
+    d = (winner.elo - loser.elo) / ELO
+    p = 1 / (1 + math.exp(-d))
+    half = 1 / (1 + math.exp(-d / 2))
+    assert 30 - 50 * p == pytest.approx(half - 0.5)
+    information = 50 * p * (1 - p) + half * (1 - half) / 2
+    sure = 0.5 * math.erfc(-d * math.sqrt(information) / math.sqrt(2))
+    assert winner.ahead == pytest.approx((0.5, sure))
+    assert loser.ahead == pytest.approx((1 - sure, 0.5))
+
+
 @pytest.mark.parametrize("wins", [[[0, 5], [0, 0]], [[0, 1, 0], [1, 0, 0], [0, 0, 0]]])
 def test_the_prior_keeps_the_undefeated_and_the_unknown_finite(wins: Wins) -> None:
     for strength in bradley_terry(wins):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.model_pool.outcomes import RUN, make_outcome
 from unstable_stream.errors import EventError
-from unstable_stream.events import OVERALL, Event, GameOutcome, Rating, encode_event, event_id
+from unstable_stream.events import OVERALL, Event, GameOutcome, GamePosition, Rating, encode_event, event_id
 from unstable_stream.model_pool import RatingProcessor, Skill
 
 ME, OLD = "ckpt-000002", "ckpt-000001"
@@ -55,6 +55,11 @@ def test_a_game_seen_before_and_other_runs_change_nothing() -> None:
     before = json.dumps(processor.state())
     assert _rate(processor, _win(0, "x", "y"), _win(5, "x", "y", run_id="run-b")) == []
     assert json.dumps(processor.state()) == before
+
+
+def test_a_game_from_a_position_of_another_rates_nobody() -> None:
+    start = GamePosition(game_id="parent", turn=3, seed=9, moves=3)
+    assert _rate(RatingProcessor(RUN), make_outcome(0, {0: ("x", 1.0), 1: ("y", -1.0)}, position=start)) == []
 
 
 def test_an_outcome_without_seats_is_refused() -> None:

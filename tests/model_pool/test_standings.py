@@ -58,5 +58,25 @@ def test_in_a_game_of_three_each_pair_of_seats_counts() -> None:
     assert (first.player, first.wins, first.games, last.losses) == ("a", 2, 2, 2)
 
 
+def test_standings_say_how_sure_the_order_is_and_what_each_is_worth() -> None:
+    """``a`` wins all games against ``b``, who draws with ``c``: 0.99 of the share of ``b`` flows to ``a`` for
+    0.01 back, and ``b`` and ``c`` share equally.
+    """
+    standings = Standings()
+    for index in range(40):
+        standings.apply(make_outcome(2 * index, {0: ("a", 1), 1: ("b", -1)}, split="eval"))
+        standings.apply(make_outcome(2 * index + 1, {0: ("b", 0), 1: ("c", 0)}, split="eval"))
+    best, *others = standings.ladder()
+    assert best.alpha_rank == pytest.approx(99 / 101)
+    assert [row.alpha_rank for row in others] == pytest.approx([1 / 101, 1 / 101])
+    assert best.player == "a"
+    assert best.ahead_of_next is not None
+    assert best.ahead_of_next > 0.99
+    assert others[0].ahead_of_next == pytest.approx(0.5, abs=0.05)
+    assert others[1].ahead_of_next is None
+    assert standings.meetings()["a", "b"] == (1.0, 40)
+    assert ("a", "c") not in standings.meetings()
+
+
 def test_without_a_game_nobody_stands() -> None:
     assert Standings().ladder() == []

@@ -156,7 +156,7 @@ def test_a_stack_names_the_transformation_that_broke_the_vector(result: dict[int
     ("arguments", "message"),
     [
         *(({"tau": tau}, "RoleAdvantageByEnvFormatter: tau is") for tau in (0.0, -0.1, 1.1, math.nan)),
-        ({"by": "player"}, "by is 'player', expected 'seat' or 'role'"),
+        ({"by": "player"}, "by is 'player', expected 'seat', 'role' or 'opponent'"),
         ({"default_role_adv": math.inf}, "default_role_adv is inf, not finite"),
     ],
 )

@@ -13,7 +13,16 @@ from tests.builders import made
 from tests.model_pool.outcomes import make_outcome
 from tests.reward_transformations.trajectories import RUN, make_trajectory, make_turn
 from unstable_stream.errors import EventError
-from unstable_stream.events import Event, GameOutcome, Step, Trajectory, encode_event, step_id, trajectory_id
+from unstable_stream.events import (
+    Event,
+    GameOutcome,
+    GamePosition,
+    Step,
+    Trajectory,
+    encode_event,
+    step_id,
+    trajectory_id,
+)
 from unstable_stream.log.port import partition_for_key
 from unstable_stream.reward_transformations import (
     ComposeFinalRewardTransforms,
@@ -93,6 +102,39 @@ def test_the_dealt_roles_reach_the_final_transformations() -> None:
     ]
     # The guesser of the second game sits elsewhere, and has the baseline of the first one's.
     assert [step.final_reward for step in _steps(processor, *games)] == [1.0, 1.0, 0.0, 0.0]
+
+
+def test_a_seat_has_a_baseline_for_each_opponent() -> None:
+    """Each baseline is its last reward; that of the first seat against a scripted player is not used against
+    checkpoints, of whatever update, nor by the other seat.
+    """
+    final = ComposeFinalRewardTransforms([RoleAdvantageByEnvFormatter(tau=1.0, by="opponent")])
+    processor = RewardProcessor(RUN, final)
+    games = [
+        make_trajectory(0, 0, rewards={0: 1.0, 1: -1.0}, opponents=("random-legal",)),
+        make_trajectory(1, 0, rewards={0: 0.5, 1: -0.5}, opponents=("ckpt-000003",)),
+        make_trajectory(2, 0, rewards={0: 0.0, 1: 0.0}, opponents=("random-legal",)),
+        make_trajectory(3, 0, rewards={0: 0.0, 1: 0.0}, opponents=("ckpt-000004",)),
+        make_trajectory(4, 1, rewards={0: 0.0, 1: 1.0}, opponents=("random-legal",), trained_seats=(1,)),
+    ]
+    steps = _steps(processor, *games)
+    assert [step.final_reward for step in steps[::2]] == [1.0, 0.5, -1.0, -0.5, 1.0]
+    again = RewardProcessor(RUN, final)
+    again.load_state(json.loads(json.dumps(processor.state())))
+    more = make_trajectory(5, 0, rewards={0: 1.0, 1: -1.0}, opponents=("ckpt-000009",))
+    assert [step.final_reward for step in _steps(again, more)] == [1.0, 1.0]
+    assert [step.final_reward for step in _steps(processor, more)] == [1.0, 1.0]
+
+
+def test_the_first_answer_to_a_position_is_marked_and_teaches_the_baseline_nothing() -> None:
+    processor = _processor(tau=1.0)
+    whole = make_trajectory(0, 0, rewards={0: 0.5, 1: -0.5})
+    start = GamePosition(game_id="parent", turn=3, seed=9, moves=4)
+    turns = [msgspec.structs.replace(make_turn(index), game_turn=4 + 2 * index) for index in range(2)]
+    branch = make_trajectory(1, 0, rewards={0: 1.0, 1: -1.0}, turns=turns, position=start)
+    steps = _steps(processor, whole, branch, make_trajectory(2, 0, rewards={0: 0.5, 1: -0.5}))
+    assert [step.branch for step in steps] == [None] * 2 + ["parent:3", None] + [None] * 2
+    assert [step.final_reward for step in steps] == [0.5] * 2 + [0.5] * 2 + [0.0] * 2
 
 
 def test_the_first_play_of_a_game_counts_also_if_no_trained_seat_was_asked() -> None:

@@ -12,6 +12,7 @@ from tests.reward_transformations.trajectories import make_trajectory, make_turn
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import Step, pack_tokens
 from unstable_stream.reward_transformations import (
+    BranchAdvantage,
     ComposeSamplingRewardTransforms,
     ComposeStepRewardTransforms,
     Discount,
@@ -185,6 +186,14 @@ def test_three_rewards_by_hand() -> None:
     expected = [-2 / deviation, -1 / deviation, 3 / deviation]
     assert advantages(GroupRelativeAdvantage(), rewards) == pytest.approx(expected, rel=1e-5)
     assert advantages(LeaveOneOutAdvantage(), rewards) == [1 - 4, 2 - 3.5, 6 - 1.5]
+
+
+def test_answers_to_a_position_are_compared_with_each_other_alone() -> None:
+    batch = _samples([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
+    answers = (("game:2", 1.0), ("game:2", -1.0), (None, 7.0), ("game:2", 1.0), ("game:4", 1.0), (None, 1.0))
+    for sample, (branch, result) in zip(batch, answers, strict=True):
+        sample.step = msgspec.structs.replace(sample.step, branch=branch, raw_reward=result)
+    assert _rewards(BranchAdvantage()(batch)) == pytest.approx([1.0, -2.0, 0.3, 1.0, 0.0, 0.6])
 
 
 @pytest.mark.parametrize("transform", [GroupRelativeAdvantage(), LeaveOneOutAdvantage()])

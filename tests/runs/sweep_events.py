@@ -27,7 +27,7 @@ def sweep_events(sweep: str = SWEEP) -> list[Event]:
                 "seed": seed,
                 "sweep": own,
             }
-            config |= {"name": "demo", "learner": {"iterations": 1}}
+            config |= {"name": "demo", "learner": {"iterations": 1, "learning_rate": float(rate)}}
             events.append(made(RunStarted, run_id=run, name="demo", seed=seed, config=config))
             for index in range(10):
                 wins = index % 5 < won[index // 5]

@@ -49,6 +49,7 @@ def parsed(*overrides: str, **sections: Any) -> RunConfig:
             (),
             GROUP,
         ),
+        ("cross-entropy", ReinforceConfig(is_clip=None), (), ()),
         ("a2c", A2CConfig(), (), BATCH_NORM),
         ("ppo", PPOConfig(), (), BATCH_NORM),
         ("reinforce", ReinforceConfig(), ROLE, BATCH_NORM),
@@ -103,7 +104,7 @@ def test_a_preset_on_the_command_line_brings_its_advantage_into_a_file(first: bo
 
 
 def test_a_name_that_is_none_is_refused_with_those_there_are() -> None:
-    assert set(PRESETS) == {*KINDS["algorithm"].presets, "a2c", "ppo"}
+    assert set(PRESETS) == {*KINDS["algorithm"].presets, "a2c", "ppo", "dpo"}
     with pytest.raises(ConfigError, match=r"unknown algorithm 'grp'; did you mean grpo\? known: .*dr-grpo"):
         build_algorithm("grp")
     with pytest.raises(ConfigError, match="kl_coef compares with the base model"):

@@ -58,6 +58,9 @@ def test_a_run_with_an_algorithm_of_ones_own_goes_on() -> None:
         ({"collector": {"filter_opponent_invalid": True}}, "collector.filter_opponent_invalid"),
         ({"collector": {"max_turns": 10}}, "collector.max_turns"),
         ({"collector": {"invalid_moves_allowed": 2}}, "collector.invalid_moves_allowed"),
+        ({"collector": {"branches": 4}}, "collector.branches"),
+        ({"collector": {"branch_share": 0.5}}, "collector.branch_share"),
+        ({"collector": {"branch_at": "unsure"}}, "collector.branch_at"),
     ],
 )
 def test_what_recorded_events_follow_from_may_not(changes: dict[str, Any], key: str) -> None:

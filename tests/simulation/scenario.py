@@ -125,6 +125,8 @@ def _draw_settings(rng: random.Random) -> dict[str, Any]:
             "max_turns": 12,
             "invalid_moves_allowed": rng.choice((0, 1)),
             "filter_opponent_invalid": rng.random() < 0.3,
+            "branches": (0, 0, 1, 3)[seed % 4],
+            "branch_at": ("random", "unsure")[seed % 2],
         },
         "evaluation": {
             "opponents": [{"name": "random-legal"}],

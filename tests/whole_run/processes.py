@@ -137,10 +137,17 @@ class LaunchedRun:
         self.seen: dict[int, psutil.Process] = {}
 
     @classmethod
-    def train(cls, data: Path, *overrides: str, log: str = "local", history: History | None = None) -> Self:
+    def train(
+        cls,
+        data: Path,
+        *overrides: str,
+        log: str = "local",
+        history: History | None = None,
+        command: Sequence[str] = ("train",),
+    ) -> Self:
         """A small run from its beginning."""
         flags = [f"--set={override}" for override in (*_SMALL, *overrides)]
-        return cls(data, ["train", str(CONFIG), *flags, "--data", str(data)], log, history)
+        return cls(data, [*command, str(CONFIG), *flags, "--data", str(data)], log, history)
 
     @classmethod
     def resume(cls, earlier: "LaunchedRun", run_id: str) -> Self:

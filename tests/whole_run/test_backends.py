@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from unstable_stream.events import (
 )
 from unstable_stream.history.proofs.reports import AuditReport, VerifyReport
 from unstable_stream.history.proofs.verify import audit_run, verify_run
+from unstable_stream.history.views.cost import run_cost
 from unstable_stream.inference.transformers.lora import AdaptedLinear
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog
@@ -116,6 +118,7 @@ async def test_a_run_stopped_in_its_middle_goes_on_and_adds_up(
         evaluation={**config().evaluation.model_dump(mode="json"), "exploitability": measured},
         engine={"type": "transformers", "dtype": "float32"},
     )
+    spent_before_s = time.process_time()
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     stages: list[str] = []
     begun = await launch(
@@ -151,6 +154,42 @@ async def test_a_run_stopped_in_its_middle_goes_on_and_adds_up(
     ).rows
     games, steps = (sum(isinstance(e, kind) for e in events) for kind in (GameOutcome, Step))
     assert [tuple(row) for row in counts] == [(games, steps, "completed")]
+    if (first, second) == ("inline", "inline"):
+        check_cost(data, done.run_id, events, time.process_time() - spent_before_s)
+
+
+def check_cost(data: DataDir, run_id: str, events: list[Event], spent_s: float) -> None:
+    """The cost of a run in this process that was stopped once, from its archive."""
+    cost = run_cost(data.archive, run_id)
+    assert cost.used is not None
+    (whole,) = (part for part in cost.used.parts if part.part is None)
+    parts = {part.part: part.cpu_s for part in cost.used.parts if part.part}
+    assert (whole.process, whole.incarnations) == ("inline", 2)
+    assert 0 < whole.cpu_s < spent_s, "no more than this process has used meanwhile"
+    assert parts.keys() == {
+        *("learner", "engine", "environments", "loading"),
+        *("log", "archiver", "processors", "rest"),
+    }
+    assert all(seconds > 0 for part, seconds in parts.items() if part != "rest")
+    # Reports are counters of threads and of the process, read one after the other.
+    assert sum(parts.values()) == pytest.approx(whole.cpu_s, rel=0.02)
+    assert cost.used.record_cpu_s == pytest.approx(parts["log"] + parts["archiver"] + parts["processors"])
+    assert (cost.used.peak_memory_bytes or 0) > 10**8
+    said = query(data.archive, "SELECT sum(completion_tokens), sum(latency_ms) / 1000 FROM turns").rows
+    assert cost.sampled_tokens == said[0][0]
+    assert cost.generation_s == pytest.approx(said[0][1])
+    trained = [event.metrics["completion_tokens"] for event in events if isinstance(event, LearnerUpdate)]
+    assert cost.trained_tokens == sum(trained)
+    # Nothing is lost but of games that had no end when the run was stopped.
+    (resumed,) = (event.occurred_at_ms for event in events if isinstance(event, RunResumed))
+    before = [event for event in events if event.occurred_at_ms < resumed]
+    began = {event.game_id: event.occurred_at_ms for event in before if isinstance(event, GameStarted)}
+    ended = {event.game_id for event in before if isinstance(event, GameOutcome)}
+    in_flight = began.keys() - ended
+    assert query(data.archive, "SELECT fault, games, lost_s FROM faults").rows == [
+        ("resumed", len(in_flight), cost.lost_s)
+    ]
+    assert 0 <= cost.lost_s <= sum(resumed - began[game] for game in in_flight) / 1000
 
 
 async def test_beside_a_running_event_loop_on_a_thread(

@@ -20,6 +20,7 @@ from tests.whole_run.processes import LaunchedRun, run_command
 from unstable_stream.events import (
     Checkpoint,
     Event,
+    GameAbandoned,
     GameOutcome,
     GameStarted,
     LearnerUpdate,
@@ -32,6 +33,8 @@ from unstable_stream.events import (
     Trajectory,
     checkpoint_uid,
 )
+from unstable_stream.history.views.cost import run_cost
+from unstable_stream.runs.data_dir import DataDir
 
 UPDATES = 4
 _FORKED_AT = 3
@@ -176,6 +179,19 @@ def test_the_archive_answers_during_the_run_and_holds_all_of_it(finished_run: Fi
     assert {row["split"]: row["games"] for row in found} == counted
 
 
+def test_every_process_has_reported_its_cost_and_nothing_was_lost(finished_run: FinishedRun) -> None:
+    cost = run_cost(DataDir(finished_run.data).archive, finished_run.run_id)
+    assert cost.used is not None
+    whole = {part.process: part for part in cost.used.parts if part.part is None}
+    assert whole.keys() == {
+        *("launcher", "processors", "archiver", "collector"),
+        *("learner-host", "learner", "engine-0", "rollout-0"),
+    }
+    assert all(part.cpu_s > 0 and part.incarnations == 1 for part in whole.values())
+    assert cost.used.cpu_s == pytest.approx(sum(part.cpu_s for part in whole.values()))
+    assert (cost.faults, cost.lost_s) == (0, 0)
+
+
 def test_a_fork_goes_on_from_a_checkpoint_of_its_parent(finished_run: FinishedRun, tmp_path: Path) -> None:
     data = tmp_path / "data"
     shutil.copytree(finished_run.data, data)
@@ -223,6 +239,16 @@ async def test_a_killed_launcher_then_the_same_evaluation_games(
         assert [e.outcome for e in first.history.of(RunFinished)] == ["completed"]
         assert {update.update for update in first.history.of(LearnerUpdate)} == set(range(1, UPDATES + 1))
         assert re.search(r"train games started.* \+ 0 in flight", await first.prove(run_id))
+        cost = run_cost(DataDir(tmp_path).archive, run_id)
+        assert cost.used is not None
+        assert [part.incarnations for part in cost.used.parts if part.part is None] == [2]
+        assert cost.faults == 1
+        resumed = first.history.of(RunResumed)[0].occurred_at_ms
+        before = [event for event in first.history.events if event.occurred_at_ms < resumed]
+        in_flight = sum(isinstance(e, GameStarted) for e in before) - sum(
+            isinstance(e, GameOutcome | GameAbandoned) for e in before
+        )
+        assert (cost.lost_s > 0) <= (in_flight > 0), "nothing is lost of games that had ended"
 
     # Same seed, same evaluation games; and the initial policy, with the same seeds, makes the same moves.
     assert evaluation_plan(events) == evaluation_plan(finished_run.history.events)

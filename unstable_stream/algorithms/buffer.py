@@ -108,6 +108,12 @@ class Prioritised:
         return keys
 
 
+def paired(step: Step, update: int, seed: int) -> float:
+    """Rank steps uniformly, those of a preference pair alike: a batch of an even size has whole pairs."""
+    key = digest(f"{step.pair or step.event_id}/{update}/{seed}".encode())
+    return int.from_bytes(key[:8], "big") / 2**64
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """The steps that an update trains on, and those dropped since the batch before."""
@@ -365,7 +371,7 @@ def build_ranking(strategy: Spec, where: str = "buffer.strategy") -> Ranking | P
     """
     kind = KINDS["buffer_strategy"]
     reference = Reference.parse(strategy, where)
-    if reference.target in kind.built_in and reference.target != "prioritised":
+    if reference.target in kind.built_in and reference.target not in ("prioritised", "paired"):
         if reference.arguments:
             raise refuse(kind, reference, where, f"takes no arguments {sorted(reference.arguments)}")
         return None

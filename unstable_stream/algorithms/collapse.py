@@ -420,6 +420,8 @@ class GameTally:
             if seat.seat in game.unparsed:
                 self._judged += seat.turns
                 self._parsed += seat.turns - game.unparsed[seat.seat]
+        if game.position is not None:
+            return  # its result says more of the position than of the policy
         if len(own) == len(game.seats) > 1:
             self._mirror_games += 1
             self._mirror_reward += sum(seat.reward for seat in own) / len(own)

@@ -207,6 +207,10 @@ class Reinforce(BaseAlgo):
     @property
     def measures(self) -> bool:
         """Whether Clip-Cov or KL-Cov is on."""
+        return self._covaries
+
+    @property
+    def _covaries(self) -> bool:
         return self.settings.clip_cov_ratio > 0 or self.settings.kl_cov_ratio > 0
 
     def measure(self, samples: Sequence[TrainingSample]) -> list[NDArray[np.float32]]:
@@ -255,7 +259,7 @@ class Reinforce(BaseAlgo):
         if self._at_update:
             found = torch.cat([self._at_update[sample.step_id] for sample in samples])
             batch = replace(batch, update_logprobs=found)
-        chosen = [self._chosen.get(sample.step_id) for sample in samples] if self.measures else []
+        chosen = [self._chosen.get(sample.step_id) for sample in samples] if self._covaries else []
         flags = [part for part in chosen if part is not None]
         if not flags or len(flags) < len(samples):
             return batch
@@ -268,7 +272,7 @@ class Reinforce(BaseAlgo):
         Raises:
             LearnerError: with Clip-Cov or KL-Cov, :meth:`begin_step` did not see the batch.
         """
-        if self.measures and (batch.left_out is None or batch.penalised is None):
+        if self._covaries and (batch.left_out is None or batch.penalised is None):
             raise LearnerError(
                 "clip_cov_ratio and kl_cov_ratio choose among all tokens of an optimizer step: call "
                 "measure and begin_step with its samples before prepare_batch"

@@ -154,7 +154,7 @@ class MetricsProcessor:
         samples: Iterator[Sample],
         model: str | None = None,
     ) -> Sequence[Metrics]:
-        if event.split not in _PREFIXES or version is None:
+        if event.split not in _PREFIXES or version is None or event.position is not None:
             return ()
         if not self._seen.setdefault(f"{event.TOPIC}/{seen}", IndexSet()).add(event.game_index):
             return ()

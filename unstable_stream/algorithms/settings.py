@@ -203,8 +203,33 @@ class PPOConfig(CriticConfig):
     """Upper bound of the ratio; ``None``: no bound."""
 
 
+class PreferenceConfig(PolicyGradientConfig):
+    """Preferences: DPO and IPO on the pairs of ``imitation.pairs``. Settings of ratios have no effect."""
+
+    implementation = "unstable_stream.algorithms.preference:Preference"
+    type: Literal["dpo"] = "dpo"
+    """This algorithm."""
+    beta: float = Field(0.1, gt=0)
+    """Strength of the pull to the reference: the larger, the nearer the policy stays."""
+    loss: Literal["dpo", "ipo"] = "dpo"
+    """``dpo``: the logistic loss of the margin; ``ipo``: its squared distance from ``1 / (2 beta)``."""
+    is_clip: float | None = Field(None, gt=0)
+    """As above; by default no ratio: the answers are not the policy's own."""
+    reference: Literal["base", "past", "average"] = "past"
+    """The policy that margins are measured from, by default the one that the run begins with."""
+    reference_every: int = Field(0, ge=0)
+    """As above."""
+
+    @pydantic.model_validator(mode="after")
+    def _check_bounds(self) -> Self:
+        if self.clip_cov_ratio or self.kl_cov_ratio or self.clips:
+            raise ValueError("dpo has no trust region, Clip-Cov or KL-Cov: leave their keys out")
+        return self
+
+
 BUILT_IN: Final[Mapping[str, type[BuiltInAlgorithmConfig]]] = {
-    settings.model_fields["type"].default: settings for settings in (ReinforceConfig, PPOConfig, A2CConfig)
+    settings.model_fields["type"].default: settings
+    for settings in (ReinforceConfig, PreferenceConfig, PPOConfig, A2CConfig)
 }
 """By the name that ``algorithm.type`` takes; the first is the default. Whatever names algorithms follows."""
 

@@ -51,6 +51,8 @@ class TrainingSample:
     """The trajectory it is a turn of."""
     turn_index: int = 0
     """0-based within the trajectory."""
+    pair: str | None = None
+    """The preference pair that it is one answer of: chosen if its advantage is positive."""
     shaped: object = None
     """The object that a sampling transformation put in the sample's place, if any."""
 
@@ -85,6 +87,7 @@ class TrainingSample:
             truncated=step.truncated if step.cut_off is None else step.cut_off,
             trajectory_id=step.trajectory_id,
             turn_index=step.turn_index,
+            pair=step.pair,
             shaped=None if type(shaped) is Sample else shaped,
         )
 

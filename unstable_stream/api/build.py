@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from unstable_stream.api.checkpoints import begun_from
 from unstable_stream.api.place import Place
 from unstable_stream.api.run import Run
 from unstable_stream.api.settings import make_config
@@ -72,7 +73,8 @@ def build(
     made = make_config(settings, config, overrides)
     # A new run takes the model as it is now, also if its settings are those of a recorded one.
     made = made.model_copy(update={"model_fingerprint": ""})
-    return Run(check(made), Place.at(data, made.log))
+    place = Place.at(data, made.log)
+    return Run(check(begun_from(place, made) if made.init_from else made), place)
 
 
 def check(config: RunConfig) -> RunConfig:

@@ -16,6 +16,7 @@ from unstable_stream.api.shorthand import TINY_PLAYER
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import Checkpoint
 from unstable_stream.log.stores.checkpoint_files import opened_checkpoint
+from unstable_stream.runs.base_model import ModelIdentity
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.fork import Fork, find_fork
 from unstable_stream.runs.history import find_run
@@ -40,13 +41,18 @@ class CheckpointName(NamedTuple):
 
 
 def split_name(name: str) -> CheckpointName:
-    """Return the parts of ``RUN``, ``RUN@UPDATE``, ``RUN@MODEL`` or ``RUN@MODEL/UPDATE``."""
+    """Return the parts of ``RUN``, ``RUN@UPDATE``, ``RUN@MODEL`` or ``RUN@MODEL/UPDATE``.
+
+    The update may be ``last`` or ``best``.
+    """
     run, at, rest = name.rpartition("@")
     if not at:
         return CheckpointName(name)
     model, _, update = rest.rpartition("/")
     if update == "best":
         return CheckpointName(run, "best", model or None)
+    if update == "last":
+        return CheckpointName(run, None, model or None)
     if not model and update[:1].isalpha():
         return CheckpointName(run, model=update)
     if not re.fullmatch(r"-?\d+", update):
@@ -112,6 +118,37 @@ def as_opponent(fork: Fork) -> dict[str, Any]:
     name."""
     chosen = fork.checkpoints[-1]
     return {"name": fork.name, "kind": "adapter", "path": chosen.path, "sha256": chosen.sha256}
+
+
+def begun_from(place: Place, config: RunConfig) -> RunConfig:
+    """Return a configuration that begins with the checkpoint which its ``init_from`` names.
+
+    Raises:
+        RunError: no such run or checkpoint, or its files are missing.
+        ConfigError: it has another base model, or other parameters are trained.
+    """
+    fork, recorded = find_checkpoint(place, *split_name(config.init_from))
+    (checkpoint,) = fork.chosen
+    own, learner = ModelIdentity.of_model(config.model), config.learner
+    theirs = ModelIdentity.of_run(recorded)
+    if not theirs.matches(own) or recorded.learner.parameters != learner.parameters:
+        raise ConfigError(
+            f"init_from = {config.init_from!r}: {fork.name} has the base model {theirs} and trains "
+            f"{recorded.learner.parameters}, this run {own} and {learner.parameters}: set model and "
+            "learner.parameters as they are there"
+        )
+    if checkpoint.path is None:
+        return config  # the base model itself
+    if learner.parameters == "all":
+        return config.model_copy(update={"model": checkpoint.path})
+    size = recorded.lora.lora_rank, recorded.lora.lora_alpha
+    if size != (config.lora.lora_rank, config.lora.lora_alpha):
+        raise ConfigError(
+            f"init_from = {config.init_from!r}: the adapter has lora.lora_rank = {size[0]} and "
+            f"lora.lora_alpha = {size[1]}: set them as they are there"
+        )
+    begun = learner.model_copy(update={"initial_lora_path": checkpoint.path})
+    return config.model_copy(update={"learner": begun})
 
 
 class LoadedPolicy(NamedTuple):

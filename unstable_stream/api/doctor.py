@@ -47,7 +47,7 @@ def examine(place: Place) -> list[Examined]:
         _gpus(),
         _ray(),
         _log(place),
-        _disk(place),
+        examine_disk(place),
         _bundled(),
         _hub(),
     ]
@@ -148,7 +148,8 @@ def _log(place: Place) -> Examined:
     return Examined("log", "ok", f"{place.log} answers; {len(topics)} topics")
 
 
-def _disk(place: Place) -> Examined:
+def examine_disk(place: Place) -> Examined:
+    """Return whether the disk of a data directory has room, and whether it can be written."""
     here = place.root.absolute()
     there = next(each for each in (here, *here.parents) if each.exists())
     free_gb = shutil.disk_usage(there).free / _GB

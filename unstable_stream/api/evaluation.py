@@ -17,21 +17,23 @@ from unstable_stream.api.checkpoints import (
     find_policy,
     split_name,
 )
+from unstable_stream.api.disguising import with_disguises
 from unstable_stream.api.place import Place, placed
 from unstable_stream.api.run import Run
 from unstable_stream.api.settings import make_config
-from unstable_stream.api.shorthand import opponents
+from unstable_stream.api.shorthand import environments, opponents
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import confined
 from unstable_stream.runs.base_model import ModelIdentity
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.fork import Fork, check_fork
 from unstable_stream.runs.recording import derived_name
+from unstable_stream.runs.sections import ImitationConfig
 
 if TYPE_CHECKING:
     from unstable_stream.services.launch.launcher import Backend
 
-ALONE: Final[Mapping[str, object]] = {
+_ALONE: Final[Mapping[str, object]] = {
     "consumers": (),
     "trackers": (),
     "external": (),
@@ -40,6 +42,7 @@ ALONE: Final[Mapping[str, object]] = {
     "model_pool.sample_mode": "mirror",
 }
 """Settings of a run that trains nothing, without what goes beside the run that it is made of."""
+
 _IN_FLIGHT: Final = 64
 """Games at once; more than the 4 or 16 of a run that also trains."""
 
@@ -69,7 +72,9 @@ class EvaluationOptions(TypedDict, total=False):
     """As in :meth:`Run.resume`."""
 
 
-def evaluation(policy: "str | Run", against: object, **options: Unpack[EvaluationOptions]) -> Run:
+def evaluation(
+    policy: "str | Run", against: object, *, disguises: int = 0, **options: Unpack[EvaluationOptions]
+) -> Run:
     """Return a run that evaluates a policy, not started: :meth:`Run.start` it.
 
     Args:
@@ -77,6 +82,8 @@ def evaluation(policy: "str | Run", against: object, **options: Unpack[Evaluatio
             ``RUN@MODEL/UPDATE`` and ``RUN@MODEL``; or a model: a directory, a Hugging Face id, or
             ``tiny-player``.
         against: one opponent or several: ``RUN@UPDATE``, or as in :func:`build`.
+        disguises: the same games are played again, each in one of so many disguises of its environment; then
+            :func:`disguise_effects`. A template that reads boards gets those of the board alone.
         options: any of these, by name.
         games: games for each environment and opponent, by default 100; seats are taken in turn.
         envs: the environments, as in :func:`build`; ``None``: those of the run's evaluation. A model needs
@@ -109,6 +116,10 @@ def evaluation(policy: "str | Run", against: object, **options: Unpack[Evaluatio
         "learner.iterations": found[0].update if found else 0,
     }
     overrides = options.get("overrides", ())
+    if disguises:
+        recorded_envs = [env.model_dump() for env in found[1].evaluated_envs] if found else []
+        envs = environments(options.get("envs") or recorded_envs, model)
+        options["envs"] = with_disguises(envs, disguises)
     if found is None:
         if options.get("envs") is None:
             raise ConfigError(
@@ -137,6 +148,12 @@ def match_settings(
     } | ({} if backend is None else {"backend": backend})
 
 
+def alone(recorded: RunConfig) -> dict[str, object]:
+    """Return :data:`_ALONE`, and that nothing is imitated, for a run that is made of a recorded one."""
+    settings = {**_ALONE, "imitation": ImitationConfig().model_dump()}
+    return settings | ({"algorithm": "reinforce"} if recorded.imitation.pairs else {})
+
+
 def checked_run(
     place: Place,
     run_id: str,
@@ -146,7 +163,7 @@ def checked_run(
     fork: Fork | None = None,
 ) -> Run:
     """Return a run with a recorded one's configuration but for ``settings``, without what goes beside it."""
-    changes = {**ALONE, **settings}
+    changes = {**alone(recorded), **settings}
     if options.get("envs") is not None:
         changes["eval_envs"] = options["envs"]
     changed = make_config(changes, recorded, options.get("overrides", ()))

@@ -2,7 +2,7 @@
 
 from typing import Literal, TypeAlias, TypedDict
 
-Split: TypeAlias = Literal["train", "eval", "human"]
+Split: TypeAlias = Literal["train", "eval", "human", "imported"]
 State: TypeAlias = Literal["finished", "abandoned", "in-flight"]
 Result: TypeAlias = Literal["win", "draw", "loss"]
 Sort: TypeAlias = Literal["latest", "earliest", "longest", "shortest", "tokens"]

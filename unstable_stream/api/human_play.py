@@ -11,10 +11,11 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from unstable_stream.api.checkpoints import find_policy, load_policy
-from unstable_stream.api.evaluation import ALONE
+from unstable_stream.api.evaluation import alone
 from unstable_stream.api.launching import end_with_program, has_ended
 from unstable_stream.api.loops import stopped
 from unstable_stream.api.place import Place
@@ -50,6 +51,8 @@ State: TypeAlias = Literal["loading", "yours", "theirs", "storing", "over", "fai
 
 HUMAN: Final = "human"
 """The split of these games, the kind of a person's seat, and the person's usual name."""
+LOADING: Final = ("libraries", "the base model's files", "the weights", "the record of the game")
+"""The parts that are loaded, or written, before the game begins, in this order."""
 _LONGEST_MOVE: Final = 4000
 _PATIENCE_S: Final = 1800.0
 _log = get_logger(__name__)
@@ -74,6 +77,7 @@ class _Task:
     ready: threading.Event = field(default_factory=threading.Event)
     answers: asyncio.Queue[str | None] = field(default_factory=asyncio.Queue)
     ended_by: str = ""
+    loaded: int = 0
 
 
 class HumanGame:
@@ -110,7 +114,7 @@ class HumanGame:
         self._place = place
         fork, recorded = found
         named = derived_name("play", f"{fork.parent_run_id}-{fork.update}")
-        config = make_config({**ALONE, "name": named, "learner.iterations": fork.update}, recorded)
+        config = make_config({**alone(recorded), "name": named, "learner.iterations": fork.update}, recorded)
         check_fork(fork, recorded, config, to_train=False)
         envs = {each.env_id: each for each in (*recorded.evaluated_envs, *recorded.train_envs)}
         self.env_id = env or next((each for each, one in envs.items() if one.num_players == 2), "")
@@ -203,6 +207,11 @@ class HumanGame:
         return Transcript(*game, *ends, seats, list(self._moves))
 
     @property
+    def loading(self) -> int:
+        """The number of the steps of :data:`LOADING` that are done."""
+        return self._task.loaded
+
+    @property
     def refused(self) -> str | None:
         """The person's last move, if the environment has just refused it and asks again."""
         if self.state != "yours":
@@ -233,20 +242,24 @@ class HumanGame:
             has_ended(self)
 
     async def _play(self) -> None:
+        self._task.loop, self._task.playing = asyncio.get_running_loop(), asyncio.current_task()
+        self._task.ready.set()
+        await asyncio.to_thread(import_module, "unstable_stream.inference.transformers.engine")
         from unstable_stream.games.templates import get_template
         from unstable_stream.inference.engine import SamplingSettings
         from unstable_stream.inference.policy_player import PolicyPlayer
 
-        self._task.loop, self._task.playing = asyncio.get_running_loop(), asyncio.current_task()
-        self._task.ready.set()
+        self._task.loaded = 1
         fork, config = self._terms.fork, self._terms.config
         chosen, sampling = fork.checkpoints[-1], config.sampling
         allowed = self._place.allowed_code(fork.parent_run_id, [], config, config)
         with confined(allowed), ExitStack() as opened:
             template = get_template(self._terms.template)
             path = await asyncio.to_thread(base_model_path, config)
+            self._task.loaded = 2
             words = config.chat_template_kwargs
             loaded = await asyncio.to_thread(load_policy, path, chosen, opened, chat_template_kwargs=words)
+            self._task.loaded = 3
             try:
                 policy = PolicyPlayer(
                     loaded.engine,

@@ -126,15 +126,18 @@ class RecordedRun:
         """
         return self.sql("FROM metrics WHERE starts_with(name, $1) ORDER BY occurred_at, name", [name])
 
-    def report(self, path: Path | str = "report.html", *, samples: int = 6) -> Path:
+    def report(self, path: Path | str = "report.html", *, samples: int = 10, verify: bool = False) -> Path:
         """Write one HTML page of results, curves, ratings and ``samples`` games, and return its path.
+
+        With ``verify`` the page holds the result of :meth:`verify`, too.
 
         Raises:
             ReportError: Jinja is not installed, or the file cannot be written.
         """
-        from unstable_stream.history.views.report import write_report
+        from unstable_stream.api.archived import proof_of, write_report
 
-        write_report(self._place.archive, [self._id], Path(path), samples=samples)
+        proofs = {self._id: proof_of(self.verify(allow_code=[]))} if verify else {}
+        write_report(self._place.archive, [self._id], Path(path), samples=samples, proofs=proofs)
         return Path(path)
 
     def why(
@@ -221,8 +224,9 @@ class RecordedRun:
         """Return who is strongest: its evaluation games as a ladder, the best first, also while it plays.
 
         Each row has ``player``, ``games``, ``score``, wins, draws and losses, those by an invalid move apart,
-        ``elo`` with its 95 % interval (Bradley-Terry over all pairs), ``mu`` and ``sigma`` of the run's own
-        ratings, and ``against``: the score against each opponent.
+        ``elo`` with its 95 % interval (Bradley-Terry over all pairs), how probably it is ``ahead_of_next``,
+        ``alpha_rank``, ``mu`` and ``sigma`` of the run's own ratings, and ``against``: the score against each
+        opponent.
         """
         from unstable_stream.model_pool.standings import Standings
 
@@ -302,11 +306,11 @@ class RecordedRun:
         follow: bool = False,
         source: Literal["log", "archive"] = "log",
     ) -> "Tracked":
-        """Give its metrics to TensorBoard, Weights & Biases or a file, each once, also if called again.
+        """Give it to a tracker of metrics, traces or lineage, each piece once, also if called again.
 
         Args:
-            to: ``jsonl``, ``tensorboard``, ``wandb``, ``{"type": "wandb", "project": "UB"}``, a tracker class
-                by reference, or an object with ``log``.
+            to: ``jsonl``, ``tensorboard``, ``wandb``, ``mlflow``, ``otel``, ``openlineage``, ``{"type":
+                "wandb", "project": "UB"}``, a tracker class by reference, or an object with ``log``.
             directory: files are written to ``directory/RUN``; by default ``tracking/RUN`` in the data
                 directory.
             follow: go on until the run ends.

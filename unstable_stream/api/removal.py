@@ -4,7 +4,7 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import RunHistory, read_history
 from unstable_stream.runs.life import LOST_AFTER_MS
 from unstable_stream.services.streams.finished_states import finished_states, forget_states
+from unstable_stream.services.streams.plugins.worker import PluginStates
 from unstable_stream.services.tracking.lag import run_of_group
 
 
@@ -110,12 +111,13 @@ def remove_runs(place: Place, runs: Sequence[Removable]) -> Removed:
 
     1. Drop them from the archive, whose archiver passes over what comes of them later.
     2. Erase their records in a local log, but those on topic ``runs``, by which a run keeps its number.
-    3. Forget their consumer groups there, and what stream processors have saved of them.
+    3. Forget their consumer groups there, and what stream processors and plug-ins have saved of them.
     4. Delete their checkpoints and other files in the data directory.
     5. Make the log's file smaller, unless another process uses it.
 
     Raises:
         RunError: a file cannot be deleted; or see :func:`look_at_runs`.
+        PluginError: the state of a plug-in cannot be deleted.
         ArchiveError, ArchiveBusyError: see :func:`look_at_runs`.
     """
     ids = [run.run.run_id for run in runs]
@@ -142,6 +144,9 @@ def remove_runs(place: Place, runs: Sequence[Removable]) -> Removed:
     has_log = place.log != "local" or place.data.log.is_file()
     if ids and has_log:
         place.ask_log(erase)
+    for path in place.data.plugins.glob("*.sqlite"):
+        with closing(PluginStates(path, "", "")) as states:
+            states.forget_runs(ids)
     for run_id in ids:
         for path in (place.data.checkpoints(run_id), *_other_files(place.data, run_id)):
             _delete(path, f"unstable-stream rm {run_id}{place.options}")

@@ -11,9 +11,9 @@ from typing import Final, Literal, TypeAlias, TypeVar
 from unstable_stream.api.loops import iterate, stopped, wait_for
 from unstable_stream.api.place import Place
 from unstable_stream.errors import ConfigError, RunError
-from unstable_stream.events import Event, Metrics
+from unstable_stream.events import Event, Metrics, RunStarted
 from unstable_stream.events import encode_event as encode_event
-from unstable_stream.extensions import Spec
+from unstable_stream.extensions import KINDS, Spec
 from unstable_stream.history.hindsight.offline import OfflineProgress as OfflineProgress
 from unstable_stream.history.hindsight.offline import find_recorded_run, load_offline_config, train_offline
 from unstable_stream.history.hindsight.replay import PluginTally, copy_into, paced, rehearse, write_lines
@@ -33,7 +33,13 @@ from unstable_stream.services.streams.ordered_history import (
     parse_condition,
 )
 from unstable_stream.services.streams.plugins import Plugin, load_plugin
-from unstable_stream.services.streams.trackers import Received, RunTracker, build_tracker, tracker_title
+from unstable_stream.services.streams.trackers import (
+    EventTracker,
+    Received,
+    RunTracker,
+    build_tracker,
+    parent_of,
+)
 
 ReplaySource: TypeAlias = Literal["log", "archive"]
 
@@ -46,7 +52,7 @@ _RANGE: Final = re.compile(r"(?P<topic>[\w.-]+)\[(?P<partition>\d+)\]@(?P<start>
 
 
 @asynccontextmanager
-async def _opened(
+async def opened_source(
     place: Place, source: ReplaySource, log_id: str | None
 ) -> AsyncIterator[tuple[History, EventLog | None]]:
     """Yield the history, and the log it is from if it is not an archive."""
@@ -103,7 +109,7 @@ class Replay:
         return iterate(self._events())
 
     async def _events(self) -> AsyncGenerator[Event, None]:
-        async with _opened(self.place, self.source, self.log_id) as (history, _):
+        async with opened_source(self.place, self.source, self.log_id) as (history, _):
             async for piece in self._pieces(history, await self._slice(history)):
                 for event in readable_events(piece.records):
                     yield event
@@ -112,7 +118,7 @@ class Replay:
         run_id = None
         if self.run is not None:
             try:
-                run_id, _ = await find_recorded_run(history, self.run, self.place.dropped())
+                run_id = (await find_recorded_run(history, self.run, self.place.dropped())).run_id
             except RunError:
                 self.place.refuse_dropped(self.run)
                 raise
@@ -133,7 +139,7 @@ class Replay:
         """Use the history, the log that it is from if it is not an archive, and the slice."""
 
         async def work() -> T:
-            async with _opened(self.place, self.source, self.log_id) as (history, log):
+            async with opened_source(self.place, self.source, self.log_id) as (history, log):
                 return await use(history, log, await self._slice(history))
 
         return wait_for(work())
@@ -203,7 +209,7 @@ class Replay:
         place, run = self.place, self.run
 
         async def train(history: History, source: EventLog | None, wanted: Slice) -> str:
-            _, recorded = await find_recorded_run(history, run, place.dropped())
+            recorded = (await find_recorded_run(history, run, place.dropped())).settings
             made = load_offline_config(recorded, Path(config), overrides, log=place.log)
             log = source or open_log_at(place.log, place.data.log)
             try:
@@ -250,13 +256,13 @@ def track_run(
     source: ReplaySource = "log",
     progress: Progress = lambda read, total: None,
 ) -> Tracked:
-    """Give a tracker every metric of a run, each once, also if it is called again.
+    """Give a tracker all of a run, each piece once, also if it is called again.
 
     Args:
         place: where the run is recorded.
         run: id or prefix.
-        to: ``jsonl``, ``tensorboard``, ``wandb``, ``{"type": "wandb", "project": "UB"}``, a tracker class by
-            reference, or an object with ``log``.
+        to: ``jsonl``, ``tensorboard``, ``wandb``, ``mlflow``, ``otel``, ``openlineage``, ``{"type": "wandb",
+            "project": "UB"}``, a tracker class by reference, or an object with ``log``.
         directory: files are written to ``directory/RUN``; by default ``tracking/RUN`` in the data directory.
         follow: go on until the run ends.
         source: ``log``, with what expired in it from the archive, or only the ``archive``.
@@ -270,24 +276,25 @@ def track_run(
         raise ConfigError("follow reads the log as it grows: leave out source='archive' (--source archive)")
 
     async def work() -> Tracked:
-        async with _opened(place, source, None) as (history, _):
-            run_id, _ = await find_recorded_run(history, run, place.dropped())
-            here = place.data.tracking(run_id)
+        async with opened_source(place, source, None) as (history, _):
+            found = await find_recorded_run(history, run, place.dropped())
+            here = place.data.tracking(found.run_id)
             home = here if directory is None else Path(directory) / here.name
-            tracker, title = _tracker_of(to, home)
-            received = Received(home, title)
-            return await track(history, run_id, tracker, received, follow=follow, progress=progress)
+            tracker, received = _tracker_of(to, home, found.began)
+            return await track(history, found.run_id, tracker, received, follow=follow, progress=progress)
 
     return wait_for(work())
 
 
-def _tracker_of(to: Spec | RunTracker, home: Path) -> tuple[RunTracker, str]:
+def _tracker_of(
+    to: Spec | RunTracker, home: Path, began: RunStarted | None
+) -> tuple[RunTracker | EventTracker, Received]:
     if isinstance(to, str | dict):
-        return build_tracker(to, home, "to"), tracker_title(to, "to")
+        return build_tracker(to, home, "to", parent_of(began, home)), Received.by(home, to, "to")
     log = getattr(to, "log", None)
     if inspect.isclass(to) or not callable(log):
         raise ConfigError(
-            f"to={to!r}: expected jsonl, tensorboard, wandb, module:Name, or an object with "
+            f"to={to!r}: expected {', '.join(KINDS['tracker'].built_in)}, module:Name, or an object with "
             "log(values, *, run_id, source, step, time_ms)"
         )
-    return to, type(to).__name__  # type: ignore[return-value]
+    return to, Received(home, type(to).__name__)  # type: ignore[return-value]

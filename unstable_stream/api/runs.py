@@ -22,13 +22,35 @@ class ListedRun(NamedTuple):
     games: int | None
     updates: int | None
     win_rate: float | None
-    """Of its latest checkpoint in the evaluation, 0 to 1."""
+    """Of its latest evaluated checkpoint against ``opponent``, 0 to 1."""
     silence: str | None
     number: int | None
     trains: bool | None
     """Whether it was to make updates of its own: false for evaluations, tournaments and games of people."""
     note: str
     """The key ``note`` of its configuration."""
+    cpu_s: float | None = None
+    """CPU-seconds of all its processes; ``None``: they reported none, as in earlier versions."""
+    gpu_s: float | None = None
+    """GPU-seconds that they held GPUs for."""
+    opponent: str | None = None
+    """The opponent that tells most: whom that checkpoint beats most nearly half of the time."""
+    env_id: str | None = None
+    """The environment in which they met."""
+    win_rate_low: float | None = None
+    """Lower bound of the 95 % Wilson interval."""
+    win_rate_high: float | None = None
+    """Upper bound."""
+
+    @property
+    def won(self) -> str | None:
+        """The win rate in percent with its interval, and on a second line the opponent."""
+        if self.win_rate is None or self.win_rate_low is None or self.win_rate_high is None:
+            return None
+        share, low, high = (
+            round(100 * each) for each in (self.win_rate, self.win_rate_low, self.win_rate_high)
+        )
+        return f"{share} ({low}-{high})\n{self.opponent}"
 
 
 def listed_runs(place: Place, *, from_log: bool = False) -> list[ListedRun]:
@@ -50,16 +72,19 @@ def listed_runs(place: Place, *, from_log: bool = False) -> list[ListedRun]:
     with open_archive(place.archive) as connection:
         numbers = {run.run_id: run.number for run in known_runs(connection)}
     runs = sorted(run_list.list_runs(place.archive), key=lambda run: run.started_at, reverse=True)
-    return [
-        ListedRun(
-            *(run.run_id, run.name, run.started_at, run.state, run.games, run.updates, run.win_rate),
-            *(run.silence or None, numbers.get(run.run_id), run.trains, run.note or ""),
-        )
-        for run in runs
-    ] + [
+    return [_from_archive(run, numbers.get(run.run_id)) for run in runs] + [
         ListedRun(run.run_id, run.name, run.started_at, "dropped", None, None, None, None, None, None, "")
         for run in dropped_runs(place.archive)
     ]
+
+
+def _from_archive(run: run_list.RunLine, number: int | None) -> ListedRun:
+    known = (run.run_id, run.name, run.started_at, run.state, run.games, run.updates)
+    told = (run.silence or None, number, run.trains, run.note or "", run.cpu_s, run.gpu_s)
+    if run.telling is None:
+        return ListedRun(*known, None, *told)
+    met, latest = run.telling.met, run.telling.latest
+    return ListedRun(*known, latest.share, *told, met.label, met.env_id, latest.low, latest.high)
 
 
 def _from_log(run: history.RunStatus, number: int | None) -> ListedRun:

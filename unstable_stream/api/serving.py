@@ -224,14 +224,14 @@ def consume(
     from unstable_stream.services.streams.ordered_history import LogHistory
 
     async def serve(log: EventLog, stop: asyncio.Event) -> None:
-        run_id = None if run is None else (await find_recorded_run(LogHistory(log), run, place.dropped()))[0]
+        found = None if run is None else await find_recorded_run(LogHistory(log), run, place.dropped())
         await run_plugin(
             log,
             plugin,
             place.data,
             stop=stop,
             start=start,
-            run_id=run_id,
+            run_id=None if found is None else found.run_id,
             until_end=until_end,
             reset=reset,
             counters=counters,

@@ -64,10 +64,8 @@ def make_config(
         ConfigError: an unknown keyword, with the closest known ones, or a configuration that cannot run.
     """
     tree, origin = _base_tree(base)
-    asked = _tree_of(settings)
-    model = str(asked.get("model", tree.get("model", "")))
-    _expand(asked, model)
-    if base is None and model == shorthand.TINY_PLAYER:
+    asked = settings_tree(settings, str(tree.get("model", "")))
+    if base is None and asked.get("model") == shorthand.TINY_PLAYER:
         tree = shorthand.tiny_player_defaults()
         if "type" in asked.get("algorithm", {}):
             del tree["algorithm"]  # these are for whoever names none
@@ -75,6 +73,21 @@ def make_config(
         # Opponents to train against are given to be met; mirror self-play would never draw them.
         asked["model_pool"]["sample_mode"] = "random"
     return parse_config(overlaid(tree, asked), overrides, origin=origin)
+
+
+def settings_tree(settings: Mapping[str, object], model: str) -> dict[str, Any]:
+    """Return keyword arguments as sections of a configuration, short forms replaced.
+
+    Args:
+        settings: as for :func:`make_config`.
+        model: the base model, if they name none.
+
+    Raises:
+        ConfigError: an unknown keyword.
+    """
+    tree = _tree_of(settings)
+    _expand(tree, str(tree.get("model", model)))
+    return tree
 
 
 def expanded(name: str, value: object, model: str) -> Any:

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from unstable_stream.errors import ConfigError, did_you_mean
 from unstable_stream.extensions import KINDS, reference_to
+from unstable_stream.games.disguises.naming import plain_id
 
 TINY_PLAYER: Final = "tiny-player"
 _BOARDS: Final = {
@@ -111,7 +112,7 @@ def template_for(model: str, env_id: str) -> str:
     """
     if model == TINY_PLAYER:
         for game, template in _BOARDS.items():
-            if env_id.startswith(game):
+            if plain_id(env_id).startswith(game):
                 return template
         from unstable_stream.games.environments import list_environments  # loads the games
 

@@ -9,20 +9,25 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from unstable_stream.api.disguising import DisguiseEffect, disguise_effects
 from unstable_stream.api.run import Run
-from unstable_stream.history.views.curve import Curve, Point
-from unstable_stream.model_pool.standings import Standing
+from unstable_stream.history.views.best import who_is_best
+from unstable_stream.history.views.curve import Curve
+from unstable_stream.history.views.results import Point
+from unstable_stream.model_pool.standings import Standing, Standings
 from unstable_stream.runs.run_view import RunView
 
 _TOPICS: Final = ("runs", "game-outcomes", "checkpoints", "learner-updates", "ratings")
 _BEST_SHOWN: Final = 5
 _BEFORE_AND_AFTER: Final = "evaluation games, the same for both, seats taken in turn; met: in training"
+_GIVEN_SEATS: Final = "in the seats that were given"
 _TWO_SEATS: Final = "each pair on the same seeds, in both seat orders"
 _MANY_SEATS: Final = (
     "each pair on the same seeds, one seat or team against all others, then changed; a game counts once for "
     "each of the others"
 )
 _EVALUATION: Final = "seats taken in turn; the same seed plays the same games"
+_DISGUISES: Final = "mean rewards in the same games, by their own names and told otherwise"
 _REPEATS_NAMED: Final = 4
 
 
@@ -47,18 +52,27 @@ def summarise(run: Run) -> Summary:
     """Read a run's log and return its results."""
     view = RunView(run.id, run.config)
     run.place.each_event(run.id, _TOPICS, view.apply)
-    standings = run.standings() if view.config.evaluation.round_robin else []
+    fold = Standings()
+    if view.config.evaluation.round_robin:
+        run.place.each_event(run.id, ("game-outcomes", "ratings"), fold.apply)
+    standings = fold.ladder()
     many = any(env.num_players > 2 for env in view.config.eval_envs or view.config.train_envs)
     parts: list[tuple[str, str, RenderableType]] = []
     if view.evaluations:
         named = ("Before and after", _BEFORE_AND_AFTER) if _trains(view) else ("Evaluation", _EVALUATION)
         parts.append((*named, _evaluations(view)))
+    if effects := disguise_effects(run):
+        parts.append(("Disguises", _DISGUISES, _disguises(effects)))
     if curve := _curve(view):
         parts.append(("Curve", curve.says, curve))
     if standings:
-        parts.append(("Tournament", _MANY_SEATS if many else _TWO_SEATS, _standings(standings)))
+        seated = _GIVEN_SEATS if view.config.evaluation.seatings else _MANY_SEATS if many else _TWO_SEATS
+        parts.append(("Standings", seated, _standings(standings)))
         scores = "the row's mean score, 1 for a win and 1/2 for a draw"
         parts.append(("Payoff matrix", scores, _payoffs(standings)))
+        players = [row.player for row in standings]
+        told = who_is_best(players, standings[0].ahead_of_next, fold.meetings())
+        parts.append(("Who is best", "games that repeat others count once", Text("\n".join(told))))
     elif view.ratings:
         parts.append(("Rating ladder", *rating_ladder(view)))
     return Summary(_work(view), parts, _repeats(view), str(run.place.root), _next_commands(run, view))
@@ -118,7 +132,17 @@ def numbers_table(*columns: str, names: Sequence[str] = ()) -> Table:
 
 def _standings(standings: Sequence[Standing]) -> Table:
     """Return who is strongest."""
-    numbers = ("games", "score", "won/drawn/lost", "invalid", "Elo", "95 % interval", "mu", "sigma")
+    numbers = (
+        "games",
+        "score",
+        "won/drawn/lost",
+        "invalid",
+        "Elo",
+        "95 % interval",
+        "alpha-rank",
+        "mu",
+        "sigma",
+    )
     table = numbers_table("", "player", *numbers, names=["player"])
     for row in standings:
         table.add_row(
@@ -130,6 +154,7 @@ def _standings(standings: Sequence[Standing]) -> Table:
             f"{row.wins_by_invalid}/{row.losses_by_invalid}",
             f"[bold]{round(row.elo):+}[/]",
             f"{round(row.elo_low):+} to {round(row.elo_high):+}",
+            "–" if row.alpha_rank is None else f"{row.alpha_rank:.1%}",
             *("–" if number is None else f"{number:.1f}" for number in (row.mu, row.sigma)),
         )
     return table
@@ -150,14 +175,16 @@ def _evaluations(view: RunView) -> Table:
     numbers = ("update", "games", "won", "95 % interval", "drawn", "lost", "invalid, theirs/own")
     table = numbers_table("against", *(["met"] if trained else []), *numbers, names=["against", "met"])
     trained_against = _trained_against(view)
+    several = len({matchup.env_id for matchup in view.matchups()}) > 1
     for matchup in view.matchups():
         curve = view.curve(matchup)
         for iteration, score in curve[:1] + curve[1:][-1:]:
             low, high = score.interval()
             met = "yes" if matchup.opponent in trained_against else "never"
             first = iteration == curve[0][0]
+            label = f"{matchup.label} in {matchup.env_id}" if several else matchup.label
             table.add_row(
-                Text(matchup.label if first else ""),
+                Text(label if first else ""),
                 *([met if first else ""] if trained else []),
                 str(iteration),
                 str(score.games),
@@ -167,6 +194,21 @@ def _evaluations(view: RunView) -> Table:
                 f"{score.losses / score.games:.1%}",
                 f"{score.won_by_invalid / score.games:.0%}/{score.lost_by_invalid / score.games:.0%}",
             )
+    return table
+
+
+def _disguises(effects: Sequence[DisguiseEffect]) -> Table:
+    numbers = ("pairs", "named", "disguised", "difference", "95 % interval")
+    table = numbers_table("policy", "in", "against", *numbers, names=["policy", "in", "against"])
+    for effect in effects:
+        table.add_row(
+            *(Text(name) for name in (effect.policy, effect.env_id, effect.opponent)),
+            f"{effect.games:,}",
+            f"{effect.named:+.3f}",
+            f"{effect.disguised:+.3f}",
+            f"[bold]{effect.difference:+.3f}[/]",
+            f"{effect.low:+.3f} to {effect.high:+.3f}",
+        )
     return table
 
 
@@ -189,6 +231,8 @@ def _trains(view: RunView) -> bool:
 def _trained_against(view: RunView) -> set[str]:
     """Return the fixed opponents of training: to beat them is not to beat others."""
     pool = view.config.model_pool
+    if view.config.imitates:
+        return set()
     return set() if pool.sample_mode in ("mirror", "lagged") else {opponent.name for opponent in pool.fixed}
 
 

@@ -128,6 +128,13 @@ def sweep(
     return Sweep(name, cells, base.place)
 
 
+def view_of(place: Place, run_id: str, config: RunConfig) -> RunView:
+    """Return what a run's games and updates have come to."""
+    view = RunView(run_id, config)
+    place.each_event(run_id, _TOPICS, view.apply)
+    return view
+
+
 class Sweep:
     """Runs that differ in their seed and in some keys; see :func:`sweep`."""
 
@@ -232,8 +239,7 @@ class Sweep:
 
     def _view(self, run: RunStatus) -> RunView:
         if run.run_id not in self._views:
-            view = self._views[run.run_id] = RunView(run.run_id, run.config())
-            self.place.each_event(run.run_id, _TOPICS, view.apply)
+            self._views[run.run_id] = view_of(self.place, run.run_id, run.config())
         return self._views[run.run_id]
 
     def _judge(self, known: Collection[str]) -> dict[str, Worse]:

@@ -15,6 +15,7 @@ from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog, TopicPartition, TopicSpec, Trimmable
 from unstable_stream.log.port import StoredRecord as StoredRecord
 from unstable_stream.log.records import json_object
+from unstable_stream.log.schema_registry import RegisteredSchema, SchemaRegistry, event_schemas
 from unstable_stream.log.topic_drift import Drift
 from unstable_stream.log.topic_drift import show_setting as show_setting
 from unstable_stream.runs.history import read_history
@@ -230,6 +231,30 @@ def strimzi(cluster: str, *, replicas: int = 3, namespace: str | None = None, ap
 def asyncapi() -> str:
     """Return the AsyncAPI 3.0 document of all topics."""
     return (topics.TOPICS_DIR / "asyncapi.json").read_text(encoding="utf-8")
+
+
+def register_schemas(
+    registry: str, *, compatibility: str | None = None, dry_run: bool = False
+) -> Sequence[RegisteredSchema]:
+    """Register the JSON Schema of every event at a schema registry; those that are there stay as they are.
+
+    The login comes from ``UNSTABLE_STREAM_REGISTRY_USERNAME`` and ``_PASSWORD``, certificates to trust from
+    ``UNSTABLE_STREAM_REGISTRY_SSL_CAFILE``.
+
+    Args:
+        registry: its address, up to where ``/subjects`` follows.
+        compatibility: what the versions of each new or changed event have to be; ``None``: as it is set.
+        dry_run: only look which are there.
+
+    Raises:
+        ConfigError: the address is none, or has a password in it.
+        EventLogError: the registry is not reached, or refuses.
+    """
+    at = SchemaRegistry(registry)
+    return [
+        at.find(subject, schema) if dry_run else at.register(subject, schema, compatibility)
+        for subject, schema in event_schemas()
+    ]
 
 
 def lags(

@@ -1,4 +1,5 @@
-"""A tournament: every player meets every other one, on the same seeds in both seat orders.
+"""A tournament: every player meets every other one, on the same seeds in both seat orders; or games between
+players in seats that somebody has chosen.
 
 It is one run that trains nothing, of the players' base model if any has one. So all its games are on one log,
 rated together, and can be audited, verified and asked for by SQL.
@@ -57,26 +58,68 @@ def tournament(
     )
     if len(named) < 2:
         raise ConfigError(f"a tournament of {len(named)}: expected at least two players, e.g. RUN@20 base")
-    games, envs = options.get("games", 100), options.get("envs")
+    games = options.get("games", 100)
     if games < 2 or games % 2:
         raise ConfigError(f"games={games}: expected an even number: every seed is played in both seat orders")
-    met: dict[str, dict[str, Any]] = {}
-    runs: dict[str, RunConfig] = {}
-    for given in named:
-        player, config = _player(place, given, model)
-        name = player["name"]
-        if name in met:
-            raise ConfigError(f"{name} is named twice: name each player once")
-        met[name] = player
-        if config is not None:
-            runs[name] = config
-    _check_one_model(runs, model)
+    players = [player_of(place, given, model) for given in named]
+    names = [player["name"] for player, _ in players]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ConfigError(f"{twice} is named twice: name each player once")
+    return _among(place, players, model, {"name": "tournament"}, options)
+
+
+def play(
+    seats: Sequence[object],
+    *,
+    mirrored: bool = False,
+    model: str | None = None,
+    **options: Unpack[EvaluationOptions],
+) -> Run:
+    """Return a run in which players play each other in given seats, not started: :meth:`Run.start` it.
+
+    Every game is recorded like all others, whoever plays: what teachers do is there to be asked for, searched
+    and imitated.
+
+    Args:
+        seats: a player for each seat, as for :func:`tournament`; one may have several.
+        mirrored: every seed is played with each player in each seat; by default the seats stay as given.
+        model: as for :func:`tournament`.
+        options: those of :func:`tournament`, by name. ``games``: games in each environment, by default 100.
+
+    Raises:
+        RunError: no such run or checkpoint.
+        ConfigError: an environment has another number of seats, different base models, or an unknown
+            opponent.
+    """
+    place = next(
+        (each.place for each in seats if isinstance(each, Run)),
+        Place.at(options.get("data"), options.get("log")),
+    )
+    players = [player_of(place, given, model) for given in seats]
+    names = [player["name"] for player, _ in players]
+    turned = [names[first:] + names[:first] for first in range(len(names) if mirrored else 1)]
+    seatings = list(dict.fromkeys(map(tuple, turned)))
+    return _among(place, players, model, {"name": "play", "evaluation.seatings": seatings}, options)
+
+
+def _among(
+    place: Place,
+    players: Sequence[tuple[dict[str, Any], RunConfig | None]],
+    model: str | None,
+    own: dict[str, Any],
+    options: EvaluationOptions,
+) -> Run:
+    """Return a run that trains nothing, in which players meet; ``own``: the settings that are its own."""
+    met = {player["name"]: player for player, _ in players}
+    runs = {player["name"]: config for player, config in players if config is not None}
+    check_one_model(runs, model)
     settings = match_settings(place, list(met.values()), options) | {
-        "name": "tournament",
+        **own,
         "evaluation.round_robin": True,
         "learner.iterations": 0,
         "model_pool.rating_system": "trueskill",
     }
+    envs = options.get("envs")
     if not runs:
         adapters = [name for name, player in met.items() if player.get("kind") == "adapter"]
         if envs is None or (model is None and adapters):
@@ -98,7 +141,7 @@ def tournament(
     return checked_run(place, split_name(first)[0], recorded, settings, options)
 
 
-def _player(place: Place, given: object, model: str | None) -> tuple[dict[str, Any], RunConfig | None]:
+def player_of(place: Place, given: object, model: str | None) -> tuple[dict[str, Any], RunConfig | None]:
     """Return a player as an opponent, and the configuration of its run if it is a checkpoint."""
     if isinstance(given, Run):
         return _checkpoint(given.place, given.id)
@@ -135,7 +178,7 @@ def _checkpoint(place: Place, name: str) -> tuple[dict[str, Any], RunConfig]:
     return as_opponent(fork), config
 
 
-def _check_one_model(runs: dict[str, RunConfig], model: str | None) -> None:
+def check_one_model(runs: dict[str, RunConfig], model: str | None) -> None:
     if not runs:
         return
     first = next(iter(runs))

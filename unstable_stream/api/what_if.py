@@ -8,6 +8,7 @@ from unstable_stream.api.place import Place
 from unstable_stream.api.settings import reward_stage
 from unstable_stream.archive.what_if import open_set, set_directory
 from unstable_stream.errors import ConfigError, RunError
+from unstable_stream.events.descriptions import field_description, plain_text
 from unstable_stream.extensions import Reference, confined
 from unstable_stream.history.hindsight.rederive import Rederived, RewardChange, load_rewards, rederive
 from unstable_stream.history.hindsight.rerate import (
@@ -23,7 +24,16 @@ from unstable_stream.model_pool.systems import Elo, OpenSkill, RatingSystem, bui
 from unstable_stream.runs.config import RewardConfig, RunConfig
 from unstable_stream.runs.history import find_run
 
-__all__ = ["SYSTEMS", "Rerated", "RewardChange", "Source", "rederive_run", "rerate_run", "settings_of"]
+__all__ = [
+    "SYSTEMS",
+    "Rerated",
+    "RewardChange",
+    "Source",
+    "meanings_of",
+    "rederive_run",
+    "rerate_run",
+    "settings_of",
+]
 
 Source: TypeAlias = Literal["archive", "log"]
 
@@ -83,6 +93,19 @@ def rerate_run(
         return rated, directory
 
 
+_CLASSES: Final[Mapping[str, type[Elo | OpenSkill | TrueSkill]]] = {
+    "elo": Elo,
+    "openskill": OpenSkill,
+    "trueskill": TrueSkill,
+}
+
+
+def meanings_of(system: str) -> dict[str, str]:
+    """Return what each parameter of a system of :data:`SYSTEMS` means."""
+    of = _CLASSES[system]
+    return {name: plain_text(field_description(of, name)) for name in SYSTEMS[system]}
+
+
 def settings_of(system: str, draw_probability: Mapping[str, float]) -> dict[str, str]:
     """Return what each parameter of a system of :data:`SYSTEMS` is where it is not given, as text.
 
@@ -90,8 +113,7 @@ def settings_of(system: str, draw_probability: Mapping[str, float]) -> dict[str,
         system: its name.
         draw_probability: the run's own, by environment.
     """
-    usual: Elo | OpenSkill | TrueSkill
-    usual = {"elo": Elo, "openskill": OpenSkill, "trueskill": TrueSkill}[system]()
+    usual = _CLASSES[system]()
     found = {name: getattr(usual, name) for name in SYSTEMS[system] if name != "draw_probability"}
     if isinstance(usual, TrueSkill):
         draws = sorted({*draw_probability.values()} or {usual.default_draw_probability})

@@ -62,7 +62,7 @@ def archived_seats(path: ArchiveAddress, run_id: str) -> SeatColumns:
     with open_archive(path) as connection:
         rows = connection.sql(
             'SELECT game_id, env_id, model_uid, policy_version, "rank", coalesce(team, -1)::INTEGER AS team '
-            f"FROM seats WHERE run_id = $run{order}",
+            f"FROM seats WHERE run_id = $run AND branched IS NOT TRUE{order}",
             params={"run": run_id},
         ).to_arrow_table()
     columns = {name: rows[name].combine_chunks() for name in rows.column_names}

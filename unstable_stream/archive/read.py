@@ -22,6 +22,11 @@ from unstable_stream.archive.tables import DROPPED, TABLES
 from unstable_stream.errors import ArchiveError
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 
+LONGEST_S: Final = 120.0
+"""Of a query that a page or an agent asks: it reads the archive, and a run wants to write it."""
+MOST_ROWS: Final = 1000
+"""Shown of such a query."""
+
 _FETCH_ROWS: Final = 2048
 _CTRL_C: Final = "Query interrupted"
 """DuckDB's Python package raises a bare RuntimeError with this message."""
@@ -72,6 +77,16 @@ class Cancel:
             self._wanted = True
             if self._connection is not None:
                 self._connection.interrupt()
+
+    @contextlib.contextmanager
+    def after(self, limit_s: float) -> Iterator[None]:
+        """End the query if the block takes longer."""
+        timer = threading.Timer(limit_s, self)
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     @contextlib.contextmanager
     def watching(self, connection: Connection) -> Iterator[None]:
@@ -151,7 +166,13 @@ def query_arrow(
 
 
 def write_parquet(
-    path: ArchiveAddress, sql: str, target: Path, *, most_bytes: int, cancel: Cancel | None = None
+    path: ArchiveAddress,
+    sql: str,
+    target: Path,
+    parameters: Sequence[object] | None = None,
+    *,
+    most_bytes: int,
+    cancel: Cancel | None = None,
 ) -> None:
     """Run ``sql`` as :func:`query` does and write its rows to a Parquet file.
 
@@ -159,7 +180,7 @@ def write_parquet(
         ArchiveError: the SQL is wrong, or has no columns, or its rows take more than ``most_bytes``.
     """
     with _asked(path, sql, cancel=cancel) as connection:
-        found = connection.sql(sql)
+        found = connection.sql(sql, params=parameters)
         if found is None:
             raise ArchiveError("the statement returns no rows to write")
         # DuckDB 1 has only the older name, of which DuckDB 2 warns.

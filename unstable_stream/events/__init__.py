@@ -14,11 +14,13 @@ from unstable_stream.events.envelope import LATEST_MS as LATEST_MS
 from unstable_stream.events.envelope import MOST_LEVELS as MOST_LEVELS
 from unstable_stream.events.envelope import Event as Event
 from unstable_stream.events.envelope import unfit as unfit
+from unstable_stream.events.games import IMPORTED as IMPORTED
 from unstable_stream.events.games import ON_ENGINE as ON_ENGINE
 from unstable_stream.events.games import OVERALL as OVERALL
 from unstable_stream.events.games import Action as Action
 from unstable_stream.events.games import GameAbandoned as GameAbandoned
 from unstable_stream.events.games import GameOutcome as GameOutcome
+from unstable_stream.events.games import GamePosition as GamePosition
 from unstable_stream.events.games import GameStarted as GameStarted
 from unstable_stream.events.games import Rating as Rating
 from unstable_stream.events.games import Seat as Seat
@@ -43,11 +45,13 @@ from unstable_stream.events.runs import CollapseWarning as CollapseWarning
 from unstable_stream.events.runs import DroppedStep as DroppedStep
 from unstable_stream.events.runs import EnginesChanged as EnginesChanged
 from unstable_stream.events.runs import EnginesWanted as EnginesWanted
+from unstable_stream.events.runs import EnvironmentUse as EnvironmentUse
 from unstable_stream.events.runs import ExtensionUse as ExtensionUse
 from unstable_stream.events.runs import LearnerUpdate as LearnerUpdate
 from unstable_stream.events.runs import Metrics as Metrics
 from unstable_stream.events.runs import PartChanged as PartChanged
 from unstable_stream.events.runs import ProbeSequence as ProbeSequence
+from unstable_stream.events.runs import ProcessCost as ProcessCost
 from unstable_stream.events.runs import RecordRejected as RecordRejected
 from unstable_stream.events.runs import RunFinished as RunFinished
 from unstable_stream.events.runs import RunResumed as RunResumed

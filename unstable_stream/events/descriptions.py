@@ -6,6 +6,7 @@ docstrings. Python drops docstrings of attributes, so they are read from the sou
 """
 
 import ast
+import dataclasses
 import functools
 import inspect
 import re
@@ -17,8 +18,8 @@ import msgspec
 _ROLE = re.compile(r":\w+:`~?(?:[\w.]+\.)?(\w+)`")
 
 
-def field_description(struct: type[msgspec.Struct], field: str) -> str:
-    """Return the meaning and unit of a field, as one line of Markdown.
+def field_description(struct: type, field: str) -> str:
+    """Return the meaning and unit of a field of a struct or dataclass, as one line of Markdown.
 
     Raises:
         KeyError: the struct has no such field, or nothing is written under it.
@@ -39,7 +40,8 @@ def plain_text(text: str, null: str = "None") -> str:
 @functools.cache
 def _docstrings(struct: type) -> Mapping[str, str]:
     """Return the docstrings under the fields that the class itself declares."""
-    if not issubclass(struct, msgspec.Struct) or struct is msgspec.Struct:
+    declares = issubclass(struct, msgspec.Struct) or dataclasses.is_dataclass(struct)
+    if not declares or struct is msgspec.Struct:
         return {}
     (declared,) = ast.parse(textwrap.dedent(inspect.getsource(struct))).body
     assert isinstance(declared, ast.ClassDef)

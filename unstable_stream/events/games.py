@@ -18,6 +18,8 @@ from unstable_stream.events.envelope import Event, Int64
 
 ON_ENGINE: Final = frozenset({"checkpoint", "adapter"})
 """Kinds of seats whose moves the run's engine samples; the sampled tokens are recorded."""
+IMPORTED: Final = "imported"
+"""The split of games that were played elsewhere; nobody here can play them again."""
 OVERALL: Final = "*"
 """The ``env_id`` of a rating over all environments."""
 
@@ -47,6 +49,30 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     team; ``None``: nobody looked."""
 
 
+class Action(msgspec.Struct, frozen=True, array_like=True):
+    """One move of a game, in order of play; with the seed it replays the game."""
+
+    seat: int
+    """The seat that moved."""
+    action: str
+    """Exactly what was passed to the environment."""
+    valid: bool = True
+    """Whether the environment accepted it."""
+
+
+class GamePosition(msgspec.Struct, frozen=True, kw_only=True):
+    """A position of a recorded game from which another one is played on."""
+
+    game_id: str
+    """The game that has it."""
+    turn: int
+    """The number of its moves before the position."""
+    seed: Int64
+    """The seed of the environment: that game's. The players of the new game have a seed of their own."""
+    moves: int
+    """The number of moves that are made again, those tried after the position among them."""
+
+
 class GameStarted(Event, frozen=True, kw_only=True, tag="game-started"):
     """A game was decided on: replay uses this, it never samples again. Natural key: split, game index."""
 
@@ -57,7 +83,7 @@ class GameStarted(Event, frozen=True, kw_only=True, tag="game-started"):
     game_index: int
     """0, 1, 2, … within run and split."""
     split: str
-    """``train``, ``eval``, or ``human``: a person plays."""
+    """``train``, ``eval``, ``human``: a person plays, or ``imported``: it was played elsewhere."""
     env_id: str
     """TextArena environment."""
     seed: Int64
@@ -66,6 +92,10 @@ class GameStarted(Event, frozen=True, kw_only=True, tag="game-started"):
     """One per player, by seat."""
     evaluated_uid: str | None = None
     """The checkpoint under evaluation; ``None`` in the train split, and where opponents play each other."""
+    position: GamePosition | None = None
+    """The position where it begins; ``None``: at the beginning."""
+    moves: tuple[Action, ...] = ()
+    """The moves that lead there, made again without asking the players."""
 
 
 class GameAbandoned(Event, frozen=True, kw_only=True, tag="game-abandoned"):
@@ -78,20 +108,9 @@ class GameAbandoned(Event, frozen=True, kw_only=True, tag="game-abandoned"):
     game_index: int
     """0, 1, 2, … within run and split."""
     split: str
-    """``train``, ``eval``, or ``human``: a person plays."""
+    """``train``, ``eval``, ``human``: a person plays, or ``imported``: it was played elsewhere."""
     reason: str
     """The reason for giving it up."""
-
-
-class Action(msgspec.Struct, frozen=True, array_like=True):
-    """One move of a game, in order of play; with the seed it replays the game."""
-
-    seat: int
-    """The seat that moved."""
-    action: str
-    """Exactly what was passed to the environment."""
-    valid: bool = True
-    """Whether the environment accepted it."""
 
 
 class SeatResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,9 +136,9 @@ class SeatResult(msgspec.Struct, frozen=True, kw_only=True):
     trained: bool = False
     """Whether this seat's turns become training steps."""
     invalid_moves: int = 0
-    """Moves of this seat that the environment refused."""
+    """Moves of this seat that the environment refused; those made again are left out, as in ``turns``."""
     turns: int = 0
-    """Moves of this seat."""
+    """Moves of this seat; those made again to the game's position are left out."""
     team: int | None = None
     """The team that the seat won or lost with, from 0; ``None``: it played for itself."""
 
@@ -134,7 +153,7 @@ class GameOutcome(Event, frozen=True, kw_only=True, tag="game-outcome"):
     game_index: int
     """0, 1, 2, … within run and split."""
     split: str
-    """``train``, ``eval``, or ``human``: a person plays."""
+    """``train``, ``eval``, ``human``: a person plays, or ``imported``: it was played elsewhere."""
     env_id: str
     """TextArena environment."""
     seed: Int64
@@ -155,6 +174,12 @@ class GameOutcome(Event, frozen=True, kw_only=True, tag="game-outcome"):
     """Milliseconds from reset to end."""
     evaluated_uid: str | None = None
     """The checkpoint under evaluation; ``None`` in the train split, and where opponents play each other."""
+    position: GamePosition | None = None
+    """The position where it began: the first ``position.moves`` of ``actions`` were made again. ``None``: at
+    the beginning."""
+    least_likely_turn: int | None = None
+    """The move, 0-based, whose answer was the least probable among those of the trained seats; ``None``: none
+    is trained, or it was recorded before there was this field."""
     unparsed: dict[int, int] = msgspec.field(default_factory=dict)
     """By seat, its moves whose completion had no answer in the form that the template asks for. Seats whose
     completions were not judged are not in it."""
@@ -212,7 +237,7 @@ class Trajectory(Event, frozen=True, kw_only=True, tag="trajectory"):
     game_index: int
     """0, 1, 2, … within run and split."""
     split: str
-    """``train``, ``eval``, or ``human``: a person plays."""
+    """``train``, ``eval``, ``human``: a person plays, or ``imported``: it was played elsewhere."""
     env_id: str
     """TextArena environment."""
     seed: Int64
@@ -251,6 +276,8 @@ class Trajectory(Event, frozen=True, kw_only=True, tag="trajectory"):
     """Nucleus sampling threshold."""
     roles: dict[int, str] = msgspec.field(default_factory=dict)
     """The environment's name for each seat that has one."""
+    position: GamePosition | None = None
+    """The position where the game began; ``None``: at the beginning."""
 
     @property
     def key(self) -> str:
@@ -326,6 +353,11 @@ class Step(Event, frozen=True, kw_only=True, tag="step"):
     cut_off: bool | None = None
     """Of a completion that was cut: whether no action was found in it, so that the learner takes it for
     truncated. ``None``: it was not cut, or was recorded before players said so; then ``truncated`` counts."""
+    branch: str | None = None
+    """Of the first answer to a position that several games begin from: that position, as ``GAME:TURN``."""
+    pair: str | None = None
+    """The preference pair that it is one answer of, the chosen one if ``reward`` is positive; ``None``: of
+    none."""
 
     @property
     def key(self) -> str:

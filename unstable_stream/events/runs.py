@@ -34,6 +34,25 @@ class ExtensionUse(msgspec.Struct, frozen=True, kw_only=True):
     """Digest of the source file, or of the object's source if there is no file; empty: no source."""
 
 
+class EnvironmentUse(msgspec.Struct, frozen=True, kw_only=True):
+    """An environment that a run plays: the version of its code, and what ``check-env`` said of it."""
+
+    env_id: str
+    """The environment."""
+    num_players: int = 2
+    """Its seats."""
+    distribution: str = ""
+    """The installed package that holds it; empty for a file."""
+    version: str = ""
+    """Version of that package."""
+    sha256: str = ""
+    """Digest of its code and data; empty: no source."""
+    verdict: str = ""
+    """``passed``, ``warned`` or ``failed``: the verdict about this version; empty: it was not checked."""
+    judged_at_ms: Int64 = 0
+    """Unix time of the verdict; 0: none."""
+
+
 class RunStarted(Event, frozen=True, kw_only=True, tag="run-started"):
     """A run exists, with everything needed to repeat it. Natural key: the run id."""
 
@@ -63,6 +82,8 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="run-started"):
     start_offsets: dict[str, tuple[Int64, ...]] = msgspec.field(default_factory=dict)
     """By topic, the end of each partition when it began: the run has no record below. A topic that is not
     named is read from its beginning."""
+    environments: tuple[EnvironmentUse, ...] = ()
+    """The environments of training and evaluation, as the run found them."""
 
     @property
     def replays(self) -> bool:
@@ -83,6 +104,8 @@ class RunResumed(Event, frozen=True, kw_only=True, tag="run-resumed"):
     """Version of unstable_stream."""
     extensions: tuple[ExtensionUse, ...] = ()
     """Code outside of this package that the configuration names, as it is now."""
+    environments: tuple[EnvironmentUse, ...] = ()
+    """The environments of training and evaluation, as they are now."""
 
 
 class RunFinished(Event, frozen=True, kw_only=True, tag="run-finished"):
@@ -370,6 +393,41 @@ class Metrics(Event, frozen=True, kw_only=True, tag="metrics"):
     @property
     def key(self) -> str:
         return self.source
+
+
+class ProcessCost(Event, frozen=True, kw_only=True, tag="process-cost"):
+    """One process of a run, and all that it has used since it began to work for it. Natural key: process,
+    incarnation, moment.
+
+    The numbers of an incarnation only grow: of several events the largest count. Those of all incarnations
+    add up to what the run has used, but for the last minute of each that was killed.
+    """
+
+    TOPIC = "metrics"
+
+    process: str
+    """``learner``, ``engine-0``, ``rollout-0``, ``collector``, ``processors``, ``archiver``, ``launcher``, …;
+    ``inline``: the one process of a run without others."""
+    incarnation: str
+    """One life of the process: another one after each restart and resumption."""
+    wall_s: float
+    """Seconds since it began."""
+    cpu_s: float
+    """CPU-seconds of all its threads, without its child processes."""
+    parts: dict[str, float] = msgspec.field(default_factory=dict)
+    """Of ``cpu_s``, what can be told apart: ``learner``, ``engine``, ``environments``, ``log``, ``archiver``,
+    ``processors``, ``loading``. In none are helper threads of PyTorch and DuckDB, and the rest of the event
+    loop."""
+    gpu_s: float = 0.0
+    """GPU-seconds: seconds for which it held a GPU, times its share of GPUs; used or idle."""
+    peak_memory_bytes: Int64 | None = None
+    """Most memory that was resident; ``None``: the system does not tell."""
+    peak_gpu_memory_bytes: Int64 | None = None
+    """Most memory of GPUs that PyTorch had allocated; ``None``: it used none in this process."""
+
+    @property
+    def key(self) -> str:
+        return self.process
 
 
 class RecordRejected(Event, frozen=True, kw_only=True, tag="record-rejected"):

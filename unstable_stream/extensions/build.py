@@ -4,12 +4,16 @@ import copy
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
+from unstable_stream.console import without_logins
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions.kinds import Kind
 from unstable_stream.extensions.load import load
 from unstable_stream.extensions.reference import Reference, Spec
+
+_SECRETS: Final = ("api_key", "headers", "password", "token")
+"""Arguments that no message repeats."""
 
 
 def build(
@@ -62,21 +66,20 @@ def construct(
 ) -> Any:  # the type that the maker makes
     """Check the signature of a class or function and call it; raises :class:`ConfigError`."""
     arguments: Mapping[str, Any] = reference.arguments
+    shown = {name: "…" if name in _SECRETS else value for name, value in arguments.items()}
     signature = inspect.signature(maker)
     try:
         signature.bind(*given, **arguments)
     except TypeError as error:
-        raise ConfigError(
-            f"{where}: {reference.target}{signature} cannot take {dict(arguments)}: {error}"
-        ) from error
+        message = f"{where}: {reference.target}{signature} cannot take {shown}: {error}"
+        raise ConfigError(without_logins(message)) from error
     try:
         return maker(*given, **arguments)
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(
-            f"{where}: {reference.target} refused {dict(arguments)}: {type(error).__name__}: {error}"
-        ) from error
+        message = f"{where}: {reference.target} refused {shown}: {type(error).__name__}: {error}"
+        raise ConfigError(without_logins(message)) from error
 
 
 def refuse(kind: Kind, reference: Reference, where: str, found: str) -> ConfigError:

@@ -73,7 +73,7 @@ KINDS: Final[Mapping[str, Kind]] = {
             "algorithm",
             "a subclass of BaseAlgo with update(self, batch, *, scale: float, update: int) -> dict of sums",
             "unstable_stream.algorithms.settings:IMPLEMENTATIONS",
-            presets=("spiral", "rloo", "grpo", "dr-grpo", "dapo", "gspo"),
+            presets=("spiral", "rloo", "grpo", "dr-grpo", "dapo", "gspo", "cross-entropy", "ipo"),
         ),
         Kind(
             "final_transformation",
@@ -96,6 +96,7 @@ KINDS: Final[Mapping[str, Kind]] = {
                 "NormalizeRewards",
                 "NormalizeRewardsByEnv",
                 "GroupRelativeAdvantage",
+                "BranchAdvantage",
                 "LeaveOneOutAdvantage",
             ),
         ),
@@ -110,7 +111,8 @@ KINDS: Final[Mapping[str, Kind]] = {
             "buffer.strategy",
             "rank(step: Step, update: int, seed: int) -> float, lowest first",
             dict.fromkeys(("random", "fifo"), "unstable_stream.algorithms.buffer:StepBuffer")
-            | {"prioritised": "unstable_stream.algorithms.buffer:Prioritised"},
+            | {"prioritised": "unstable_stream.algorithms.buffer:Prioritised"}
+            | {"paired": "unstable_stream.algorithms.buffer:paired"},
         ),
         Kind(
             "template",
@@ -132,7 +134,10 @@ KINDS: Final[Mapping[str, Kind]] = {
             "a class with TextArena's reset(num_players, seed), get_observation() -> (seat, text), "
             "step(action) -> (done, info) and close() -> (rewards, game_info)",
             names_elsewhere="TextArena",
-            families={"openspiel": "unstable_stream.games.openspiel.games:OpenSpielGame"},
+            families={
+                "openspiel": "unstable_stream.games.openspiel.games:OpenSpielGame",
+                "disguise": "unstable_stream.games.disguises.game:DisguisedGame",
+            },
         ),
         Kind(
             "engine",
@@ -163,6 +168,9 @@ KINDS: Final[Mapping[str, Kind]] = {
                 "jsonl": "unstable_stream.services.streams.trackers:JsonLinesTracker",
                 "tensorboard": "unstable_stream.services.tracking.tensorboard:TensorBoardTracker",
                 "wandb": "unstable_stream.services.tracking.wandb:WandbTracker",
+                "mlflow": "unstable_stream.services.tracking.mlflow:MlflowTracker",
+                "otel": "unstable_stream.services.tracking.opentelemetry:OtelTracker",
+                "openlineage": "unstable_stream.services.tracking.openlineage:OpenLineageTracker",
             },
         ),
         Kind(

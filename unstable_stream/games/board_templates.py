@@ -42,7 +42,8 @@ class _BoardGame:
         if own is None or len(cells) != self.size or any(len(row) != self.size for row in cells):
             raise GameError(
                 f"no {self.size}x{self.size} {self.word} board with an own symbol in this observation: "
-                f"{observation[:200]!r}; use this template only for {self.word}-v0-train"
+                f"{observation[:200]!r}; use this template only for {self.word}-v0-train, or for disguises "
+                f"of its board alone, disguise:board-1-8:{self.word}-v0-train"
             )
         board = "\n".join(" ".join(row) for row in cells)
         return f"{self.word} {own.group(1)}\n{board}\nmove:"

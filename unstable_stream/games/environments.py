@@ -38,7 +38,9 @@ from unstable_stream.events import storable_text, storable_values
 from unstable_stream.extensions import KINDS, Reference, build, entry_points_of, load
 from unstable_stream.extensions.build import refuse
 from unstable_stream.extensions.deferred_imports import deferring
+from unstable_stream.games.disguises.naming import PREFIX, plain_id
 from unstable_stream.games.isolation import PrivateRandomness
+from unstable_stream.games.players import PlainTurn
 from unstable_stream.games.rehearsal import watch_state, would_accept
 
 
@@ -48,6 +50,8 @@ class Observation:
 
     seat: int
     text: str
+    plain: PlainTurn | None = None
+    """The same without its disguise; ``None`` for a game without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +110,18 @@ class Environment:
         """Begins every message about this game."""
         self.num_players = 0
         """Set by :meth:`reset`."""
+        self.given: Any = None
+        """The rewards as the environment gave them to :meth:`close`, whatever they are."""
         self._env: Any = None
         self._state: Any = None
         self._randomness: PrivateRandomness | None = None
         self._observation: Observation | None = None
         self._invalid_reason: str | None = None
 
-    def reset(self, num_players: int, seed: int) -> None:
+    def reset(self, num_players: int, seed: int, *, generators: int | None = None) -> None:
         """Begin the game. Once only: an environment object is never used for a second game.
+
+        ``generators`` seeds Python's and numpy's generators otherwise than with ``seed``.
 
         Raises:
             GameError: this object has been reset before.
@@ -121,8 +129,9 @@ class Environment:
         """
         if self._env is not None:
             raise GameError(f"{self._label}: already used for a game; make a new Environment for each")
-        own = _own_reference(self.env_id)
-        entry_point = "" if own else _spec(self.env_id).entry_point
+        named = plain_id(self.env_id)
+        own = _own_reference(named)
+        entry_point = "" if own else _spec(named).entry_point
         self.num_players = num_players
         try:
             if own is not None:
@@ -130,9 +139,10 @@ class Environment:
             else:
                 _prepare_module(entry_point)
             self._with_numpy = own is not None or _uses_numpy(entry_point)
-            self._randomness = PrivateRandomness(seed, with_numpy=self._with_numpy)
+            own_numbers = seed if generators is None else generators
+            self._randomness = PrivateRandomness(own_numbers, with_numpy=self._with_numpy)
             with self._randomness:
-                self._env = _own_environment(own) if own else _textarena().make(self.env_id)
+                self._env = make_environment(self.env_id)
                 self._env.reset(num_players=num_players, seed=seed)
                 self._state = getattr(self._env, "state", None)
                 if self._state is not None:
@@ -208,7 +218,7 @@ class Environment:
         try:
             with self._randomness:
                 given, game_info = self._env.close()
-            rewards = None
+            self.given, rewards = given, None
             if self.done and given is not None:
                 rewards = {seat: _reward(given.get(seat, 0.0), seat) for seat in seats}
             facts = [game_info.get(seat, {}) for seat in seats]
@@ -227,7 +237,8 @@ class Environment:
         if not 0 <= int(seat) < self.num_players:
             raise ValueError(f"it is the turn of seat {seat}, but there are {self.num_players} players")
         if isinstance(observed, str):
-            return Observation(int(seat), storable_text(observed))
+            plain = self._env.plain_turn() if self.env_id.startswith(PREFIX) else None
+            return Observation(int(seat), storable_text(observed), plain)
         # A raw environment gives the new messages only, as (sender, text, kind).
         names: Mapping[int, str] = getattr(self._state, "role_mapping", {})
         lines = [f"[{names.get(sender, f'Player {sender}')}] {text}" for sender, text, _ in observed]
@@ -262,9 +273,35 @@ def check_environment(env_id: str, num_players: int) -> None:
     _known_good.add((env_id, num_players))
 
 
+def check_known(env_id: str) -> None:
+    """Make sure that there is such an environment, or one of the user's own is named; it is not loaded.
+
+    Raises:
+        EnvironmentUnavailableError: there is none; names close ones.
+    """
+    if _own_reference(env_id) is None:
+        _spec(env_id)
+
+
 def is_own_environment(env_id: str) -> bool:
     """Tell whether the id names an environment of the user's own, rather than one of TextArena's."""
     return _own_reference(env_id) is not None
+
+
+def entry_point_of(env_id: str) -> str | None:
+    """Return ``module:Class`` of one of TextArena's environments, prepared; ``None`` for a user's own.
+
+    Raises:
+        EnvironmentUnavailableError: no such environment, or its module cannot be imported here.
+    """
+    if _own_reference(env_id) is not None:
+        return None
+    entry_point: str = _spec(env_id).entry_point
+    try:
+        _prepare_module(entry_point)
+    except Exception as error:
+        raise _unavailable(2, diagnose(env_id, error), env_id) from error
+    return entry_point
 
 
 def environment_status(env_id: str, num_players: int) -> Diagnosis | None:
@@ -399,6 +436,12 @@ def _own_reference(env_id: str) -> Reference | None:
     return None if known else reference
 
 
+def make_environment(env_id: str) -> Any:
+    """Return a new object of an environment, with TextArena's interface, for one game."""
+    own = _own_reference(env_id)
+    return _own_environment(own) if own else _textarena().make(env_id)
+
+
 def _own_environment(reference: Reference) -> Any:
     made = build(_KIND, reference.spec, "env_id", calls_functions=True)
     missing = [name for name in _METHODS if not callable(getattr(made, name, None))]
@@ -416,7 +459,7 @@ def _spec(env_id: str) -> Any:
     registry = _registry()
     spec = registry.get(env_id)
     if spec is None:
-        hint = did_you_mean(env_id, registry, "list_environments() names them all.")
+        hint = did_you_mean(env_id, registry, "docs/reference/environments.md lists them")
         raise EnvironmentUnavailableError(f"unknown environment {env_id!r}; {hint}")
     return spec
 

@@ -73,6 +73,11 @@ def _guarded(private: Callable[..., Any], shared: Callable[..., Any]) -> Callabl
     return draw
 
 
+def inside() -> bool:
+    """Tell whether this thread is in an environment: there an exception is raised safely by a signal."""
+    return _DISCARD.thread == threading.get_ident()
+
+
 class PrivateRandomness:
     """A context in which the global generators are this object's own; re-entering it resumes them.
 
@@ -104,14 +109,14 @@ class PrivateRandomness:
         self._outer_python = {name: _PYTHON[name] for name in _PYTHON_NAMES}
         self._outer_numpy = {name: _NUMPY[name] for name in self._numpy}
         self._outer_stdout = _DISCARD.outer = sys.stdout
-        _DISCARD.thread = threading.get_ident()
         _PYTHON.update(self._python)
         _NUMPY.update(self._numpy)
         sys.stdout = _DISCARD
+        _DISCARD.thread = threading.get_ident()  # last: see `inside`
 
     def __exit__(self, *_: object) -> None:
+        _DISCARD.thread = 0
         sys.stdout = self._outer_stdout
         _NUMPY.update(self._outer_numpy)
         _PYTHON.update(self._outer_python)
-        _DISCARD.thread = 0
         _TURN.release()

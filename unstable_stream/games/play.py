@@ -3,6 +3,9 @@
 The environment, the players' seeds and the ids are functions of the ``game-started`` event. The players'
 answers and the time they take are recorded, so that the seed and the recorded actions replay the game.
 
+A branch begins from a position of another game. That game's seed and moves make it again; its own seed is
+that of the players' decisions from there on.
+
 Rules for the result:
 
 - The environment's rewards count if it finished the game within ``max_turns`` moves. Otherwise the reason is
@@ -11,6 +14,7 @@ Rules for the result:
   same reward and it is not positive. ``win``: anything else, also a puzzle solved or a cooperative game won.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -30,6 +34,7 @@ from unstable_stream.events import (
     pack_tokens,
     storable_text,
     trajectory_id,
+    unpack_floats,
 )
 from unstable_stream.events.seeds import derive_seed
 from unstable_stream.games.environments import Environment, EnvironmentResult, StepResult
@@ -67,7 +72,8 @@ async def play_game(
 
     Raises:
         EnvironmentUnavailableError: the environment cannot run on this machine.
-        GameError: no player for a seat, or the environment failed; names game, environment and turn.
+        GameError: no player for a seat, the position cannot be made again, or the environment failed; names
+            game, environment and turn.
     """
     missing = [seat.seat for seat in started.seats if seat.seat not in players]
     if missing:
@@ -82,8 +88,9 @@ async def play_game(
             return environment.accepts(action)
 
     with watched():
-        environment.reset(len(started.seats), started.seed)
-    log = _GameLog(len(started.seats))
+        environment.reset(len(started.seats), started.position.seed if started.position else started.seed)
+    made = started.moves
+    log = GameLog(len(started.seats))
     while not environment.done and environment.turn < max_turns:
         seen = environment.observe()
         turn = TurnContext(
@@ -95,16 +102,34 @@ async def play_game(
             seed=turn_seed(started.seed, seen.seat, log.turns[seen.seat]),
             observation=seen.text,
             accepts=accepts,
+            plain=seen.plain,
         )
         asked_ms = now_ms()
-        # Before the environment gets it: what is played is what is recorded.
-        move = _storable(await players[seen.seat].move(turn), started, turn)
+        if environment.turn < len(made):
+            move, again = _made(made[environment.turn], started, turn), True
+        else:
+            # Before the environment gets it: what is played is what is recorded.
+            move, again = _storable(await players[seen.seat].move(turn), started, turn), False
         latency_ms = float(now_ms() - asked_ms)
         with watched():
             result = environment.step(move.action)
-        log.add(turn, move, result, latency_ms)
+        log.add(turn, move, result, latency_ms, again)
+    if environment.turn < len(made):
+        raise GameError(
+            f"game {started.game_id}: over after {environment.turn} of {len(made)} moves to its position"
+        )
     end_ms = now_ms()
-    return _events(started, _judge(environment, log.actions), log, end_ms, float(end_ms - begin_ms))
+    return game_events(started, _judge(environment, log.actions), log, end_ms, float(end_ms - begin_ms))
+
+
+def _made(action: Action, started: GameStarted, turn: TurnContext) -> Move:
+    """Return a move to a position again."""
+    if action.seat != turn.seat:
+        raise GameError(
+            f"game {started.game_id}: {started.env_id}: made again, it is the turn of seat {turn.seat} at "
+            f"move {turn.game_turn}, and was that of {action.seat}: the environment does not follow its seed"
+        )
+    return Move(action.action)
 
 
 def _storable(move: Move, started: GameStarted, turn: TurnContext) -> Move:
@@ -122,11 +147,13 @@ def _storable(move: Move, started: GameStarted, turn: TurnContext) -> Move:
     )
 
 
-class _GameLog:
+class GameLog:
     """The actions and turns of one game so far."""
 
     def __init__(self, num_players: int) -> None:
         self.actions: list[Action] = []
+        self.made_again = 0
+        """Actions that led to the position where the game begins: nobody here decided on them."""
         self.finish_reasons: list[str | None] = []
         """One per action."""
         self.no_answers: dict[int, int] = {}
@@ -136,9 +163,15 @@ class _GameLog:
         self.settings: list[SampledTokens | None] = [None] * num_players
         """The sampling settings of each seat's first recorded turn."""
 
-    def add(self, turn: TurnContext, move: Move, result: StepResult, latency_ms: float) -> None:
+    def add(
+        self, turn: TurnContext, move: Move, result: StepResult, latency_ms: float, again: bool = False
+    ) -> None:
+        """Take in a move; ``again``: it was made again to a position."""
         self.actions.append(Action(turn.seat, move.action, result.valid))
         self.finish_reasons.append(move.finish_reason)
+        if again:
+            self.made_again += 1
+            return
         if move.no_answers:
             self.no_answers[turn.seat] = self.no_answers.get(turn.seat, 0) + move.no_answers
         self.turns[turn.seat] += 1
@@ -148,7 +181,7 @@ class _GameLog:
         self.settings[turn.seat] = self.settings[turn.seat] or sampled
         self.sampled[turn.seat].append(
             Turn(
-                turn_index=turn.turn_index,
+                turn_index=len(self.sampled[turn.seat]),
                 game_turn=turn.game_turn,
                 observation=turn.observation,
                 prompt=sampled.prompt,
@@ -168,7 +201,7 @@ class _GameLog:
 
 
 @dataclass(frozen=True, slots=True)
-class _Verdict:
+class GameEnd:
     """The result of a game by this module's rules."""
 
     reason: str
@@ -178,23 +211,24 @@ class _Verdict:
     roles: dict[int, str]
 
 
-def _judge(environment: Environment, actions: Sequence[Action]) -> _Verdict:
+def _judge(environment: Environment, actions: Sequence[Action]) -> GameEnd:
     num_players = environment.num_players
     result: EnvironmentResult = environment.close()
     if result.rewards is None:
         text = result.reason or f"not finished after {environment.turn} moves"
-        return _Verdict("truncated", text, dict.fromkeys(range(num_players), 0.0), None, result.roles)
+        return GameEnd("truncated", text, dict.fromkeys(range(num_players), 0.0), None, result.roles)
     last = actions[-1]
     if not last.valid and last.seat in result.invalid_seats:
-        return _Verdict("invalid-move", result.reason, result.rewards, last.seat, result.roles)
+        return GameEnd("invalid-move", result.reason, result.rewards, last.seat, result.roles)
     rewards = set(result.rewards.values())
     drawn = len(rewards) == 1 and max(rewards) <= 0
-    return _Verdict("draw" if drawn else "win", result.reason, result.rewards, None, result.roles)
+    return GameEnd("draw" if drawn else "win", result.reason, result.rewards, None, result.roles)
 
 
-def _events(
-    started: GameStarted, verdict: _Verdict, log: _GameLog, end_ms: int, duration_ms: float
+def game_events(
+    started: GameStarted, verdict: GameEnd, log: GameLog, end_ms: int, duration_ms: float
 ) -> PlayedGame:
+    """Return what is recorded of a game that is over; the times are in milliseconds."""
     # A trained seat that was never asked has no trajectory: naming it would have consumers wait for one.
     trained = tuple(seat.seat for seat in started.seats if seat.trained and log.sampled[seat.seat])
     trajectories = [
@@ -221,6 +255,8 @@ def _events(
         num_turns=len(log.actions),
         duration_ms=duration_ms,
         evaluated_uid=started.evaluated_uid,
+        position=started.position,
+        least_likely_turn=_least_likely(log, trained),
         unparsed=_unparsed(log),
         finish_reasons=tuple(log.finish_reasons) if any(log.finish_reasons) else (),
         no_answers=log.no_answers,
@@ -229,7 +265,7 @@ def _events(
 
 
 def _trajectory(
-    started: GameStarted, seat: Seat, verdict: _Verdict, log: _GameLog, trained: tuple[int, ...], end_ms: int
+    started: GameStarted, seat: Seat, verdict: GameEnd, log: GameLog, trained: tuple[int, ...], end_ms: int
 ) -> Trajectory:
     settings = log.settings[seat.seat]
     assert settings is not None
@@ -261,10 +297,11 @@ def _trajectory(
         ),
         temperature=settings.temperature,
         top_p=settings.top_p,
+        position=started.position,
     )
 
 
-def _seat_result(seat: Seat, verdict: _Verdict, log: _GameLog) -> SeatResult:
+def _seat_result(seat: Seat, verdict: GameEnd, log: GameLog) -> SeatResult:
     reward = verdict.rewards[seat.seat]
     return SeatResult(
         seat=seat.seat,
@@ -276,12 +313,19 @@ def _seat_result(seat: Seat, verdict: _Verdict, log: _GameLog) -> SeatResult:
         parent_uid=seat.parent_uid,
         role=verdict.roles.get(seat.seat),
         trained=seat.trained,
-        invalid_moves=sum(1 for action in log.actions if action.seat == seat.seat and not action.valid),
+        invalid_moves=sum(
+            1 for action in log.actions[log.made_again :] if action.seat == seat.seat and not action.valid
+        ),
         turns=log.turns[seat.seat],
         team=seat.team,
     )
 
 
-def _unparsed(log: _GameLog) -> dict[int, int]:
+def _least_likely(log: GameLog, trained: Sequence[int]) -> int | None:
+    turns = [turn for seat in trained for turn in log.sampled[seat]]
+    return min(turns, key=lambda turn: math.fsum(unpack_floats(turn.logprobs))).game_turn if turns else None
+
+
+def _unparsed(log: GameLog) -> dict[int, int]:
     found = [[turn.format_feedback.get("correct_answer_format") for turn in turns] for turns in log.sampled]
     return {seat: turns.count(False) for seat, turns in enumerate(found) if set(turns) - {None}}

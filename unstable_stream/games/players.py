@@ -6,6 +6,15 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
+class PlainTurn:
+    """A turn of a disguised game as it is without the disguise; for players who know the game by its text."""
+
+    observation: str
+    disguised: Callable[[str], str]
+    """Returns an action as the disguised environment takes it."""
+
+
+@dataclass(frozen=True, slots=True)
 class TurnContext:
     """The information that a player gets when it is to move."""
 
@@ -24,6 +33,8 @@ class TurnContext:
 
     It knows what is hidden, so use it to avoid illegal moves, never to choose among legal ones. ``None``
     outside a game."""
+    plain: PlainTurn | None = field(default=None, compare=False, repr=False)
+    """``None`` in a game without a disguise."""
 
 
 @dataclass(frozen=True, slots=True)

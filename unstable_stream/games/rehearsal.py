@@ -27,9 +27,7 @@ def would_accept(env: Any, action: str, num_players: int, *, with_numpy: bool = 
         complaints: list[str] = []
         state = getattr(tried, "state", None)
         if state is not None:
-            for name in _WATCHED:
-                vars(state).pop(name, None)  # it reports to the game that was copied
-            watch_state(state, num_players, complaints.append)
+            watch_copy(state, num_players, complaints.append)
         try:
             done, info = tried.step(action=action)
         except Exception:  # noqa: BLE001  (whatever the environment does wrong is no legal move)
@@ -37,6 +35,13 @@ def would_accept(env: Any, action: str, num_players: int, *, with_numpy: bool = 
         if state is None:
             return not (isinstance(info, dict) and info.get("invalid_move"))
         return not complaints and (done or getattr(state, "current_player_id", 0) in range(num_players))
+
+
+def watch_copy(state: Any, num_players: int, report: Callable[[str], None]) -> None:
+    """Watch the state of a copied game, which reports to the game that was copied, as :func:`watch_state`."""
+    for name in _WATCHED:
+        vars(state).pop(name, None)
+    watch_state(state, num_players, report)
 
 
 def watch_state(state: Any, num_players: int, report: Callable[[str], None]) -> None:

@@ -11,8 +11,8 @@ players.
 """
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
@@ -34,6 +34,9 @@ class PromptTemplate:
     chat: bool = False
     """The text is the user's message: the player wraps it in the tokenizer's own chat template. Otherwise
     it is the whole prompt, markup included."""
+    spellings: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By a move's name in the environment, completions that are read as it, beside the name itself: where the
+    exploitability of a policy is measured, their probabilities are the move's."""
 
 
 def extract_boxed(completion: str) -> tuple[str, dict[str, bool]]:
@@ -250,4 +253,5 @@ def _own_template(name: str) -> PromptTemplate:
     extract = getattr(found, "extract", extract_boxed)
     if not callable(wording) or not callable(extract):
         raise refuse(kind, reference, kind.key, f"is a {type(found).__name__}")
-    return PromptTemplate(name, wording, extract, chat=bool(getattr(found, "chat", False)))
+    chat, spellings = bool(getattr(found, "chat", False)), getattr(found, "spellings", {})
+    return PromptTemplate(name, wording, extract, chat=chat, spellings=spellings)

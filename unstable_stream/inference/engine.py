@@ -104,6 +104,8 @@ class EngineStats:
     """Since start."""
     completion_tokens: int
     """Since start."""
+    idle_s: float | None = None
+    """Seconds since start in which it had nothing to do; ``None``: it does not know."""
     store_wait_s: float = 0.0
     """Seconds for which it has waited for a store with adapters; 0: it does not wait."""
 
@@ -240,3 +242,25 @@ class Throughput:
         since = time.monotonic() - _RATE_WINDOW_S
         recent = sum(tokens for moment, tokens in tuple(self._recent) if moment >= since)
         return EngineStats(queued, running, recent / _RATE_WINDOW_S, self._completions, self._tokens)
+
+
+class IdleTime:
+    """Counts the seconds in which an engine has nothing to do. One thread counts; any thread may ask."""
+
+    def __init__(self) -> None:
+        self._before_s = 0.0
+        self._since: float | None = None
+        """Moment at which it ran out of work; ``None``: it has some."""
+
+    def begin(self) -> None:
+        """There is nothing to do from now on."""
+        self._since = time.monotonic()
+
+    def end(self) -> None:
+        """There is something to do again."""
+        self._before_s, self._since = self.seconds(), None
+
+    def seconds(self) -> float:
+        """Return all of them so far."""
+        since = self._since
+        return self._before_s + (0.0 if since is None else time.monotonic() - since)

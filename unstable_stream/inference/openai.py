@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from urllib.parse import urlsplit
 
 from unstable_stream.errors import ConfigError, EngineError, EngineOverloadedError
 from unstable_stream.games.templates import after_thoughts
@@ -85,8 +86,11 @@ class OpenAIEngine:
         self._own_temperature = own_temperature
         self._extra_body = dict(extra_body or {})
         self._pause_s = pause_s
+        # No proxy reaches this machine.
+        here = urlsplit(base_url).hostname in ("localhost", "127.0.0.1", "::1")
+        client = openai.DefaultAsyncHttpxClient(trust_env=not here)
         self._client = openai.AsyncOpenAI(
-            api_key=key, base_url=base_url, timeout=timeout_s, max_retries=max_retries
+            api_key=key, base_url=base_url, timeout=timeout_s, max_retries=max_retries, http_client=client
         )
         self._slots = asyncio.Semaphore(max_concurrency)
 

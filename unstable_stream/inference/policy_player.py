@@ -66,8 +66,7 @@ class PolicyPlayer:
         self._votes = votes
         self._best_of = best_of
         self._recorded = recorded
-        limits = [limit for limit in (max_model_len, tokenizer.context_tokens) if limit is not None]
-        self._context = min(limits, default=None)
+        self._context = context_of(tokenizer, max_model_len)
         self._vocabulary_size = tokenizer.vocabulary_size
         # A chat template may open the thoughts: the model's turn, which is read, begins with them. Whatever
         # the observation says does not matter.
@@ -82,18 +81,8 @@ class PolicyPlayer:
         observation, perhaps by an opponent, are broken up; those of the template count. Raises what the
         engine and the template raise.
         """
-        prompt = storable_text(
-            self._template.format(self._tokenizer.without_control_tokens(turn.observation))
-        )
-        encode = self._tokenizer.encode_chat if self._template.chat else self._tokenizer.encode
-        prompt_ids = encode(prompt)
-        room = self._prompt_room()
-        truncated = False
-        if room is not None and len(prompt_ids) > room:
-            truncated = True
-            # The end is kept: there stand the latest events and the place where the answer begins.
-            prompt_ids = prompt_ids[-room:]
-            prompt = self._tokenizer.decode(prompt_ids, skip_special=False)
+        room = prompt_room(self._context, self._sampling.max_tokens)
+        prompt, prompt_ids, truncated = prompt_of(self._tokenizer, self._template, turn.observation, room)
         completions = await self._answers(prompt_ids, turn.seed)
         texts = [self._tokenizer.decode(completion.token_ids) for completion in completions]
         found = [self._template.extract(self._opened + text) for text in texts]
@@ -142,11 +131,29 @@ class PolicyPlayer:
             raise EngineError(f"the engine returned a completion with {problem}; look at the engine")
         return completion
 
-    def _prompt_room(self) -> int | None:
-        """Tokens a prompt may have: what the completion leaves, but never less than half of the context."""
-        if self._context is None:
-            return None
-        return max(self._context - self._sampling.max_tokens, (self._context + 1) // 2)
+
+def context_of(tokenizer: FileTokenizer, max_model_len: int | None) -> int | None:
+    """Return the tokens of prompt and completion together; ``None``: any number."""
+    limits = [limit for limit in (max_model_len, tokenizer.context_tokens) if limit is not None]
+    return min(limits, default=None)
+
+
+def prompt_room(context: int | None, max_tokens: int) -> int | None:
+    """Tokens a prompt may have: what the completion leaves, but never less than half of the context."""
+    return None if context is None else max(context - max_tokens, (context + 1) // 2)
+
+
+def prompt_of(
+    tokenizer: FileTokenizer, template: PromptTemplate, observation: str, room: int | None
+) -> tuple[str, list[int], bool]:
+    """Return a prompt as text and tokens, and whether it lost its beginning because there is no room."""
+    prompt = storable_text(template.format(tokenizer.without_control_tokens(observation)))
+    prompt_ids = (tokenizer.encode_chat if template.chat else tokenizer.encode)(prompt)
+    if room is None or len(prompt_ids) <= room:
+        return prompt, prompt_ids, False
+    # The end is kept: there stand the latest events and the place where the answer begins.
+    prompt_ids = prompt_ids[-room:]
+    return tokenizer.decode(prompt_ids, skip_special=False), prompt_ids, True
 
 
 def _problem(completion: Completion, vocabulary_size: int | None) -> str | None:

@@ -7,6 +7,7 @@
 
 import contextlib
 import datetime
+import functools
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -181,6 +182,13 @@ class FileTokenizer:
                 if begins:
                     return {added[max(begins, key=len)]}
         return set()
+
+    @functools.cached_property
+    def answer_end(self) -> int | None:
+        """The id that the model ends its own answer with; ``None``: it has none."""
+        own = self._backend.token_to_id(self._special_tokens.get("eos_token", ""))
+        ends = self._template_ends() or (self.eos_token_ids if own is None else {own})
+        return min(ends & self.eos_token_ids, default=None)
 
     def _ends_by_name(self) -> set[int]:
         found = self._backend.get_added_tokens_decoder().items()

@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from unstable_stream.model_pool.skill import cdf
+
 ELO: Final = 400 / math.log(10)
 """Elo points of one unit of log-strength: 400 points ahead, ten wins are expected for each loss."""
 
@@ -31,6 +33,8 @@ class Strength(NamedTuple):
     low: float
     """Lower bound of the 95 % interval."""
     high: float
+    ahead: tuple[float, ...]
+    """The probability that it is stronger than each of the players, in their order."""
 
 
 def bradley_terry(wins: Sequence[Sequence[float]]) -> list[Strength]:
@@ -57,10 +61,13 @@ def bradley_terry(wins: Sequence[Sequence[float]]) -> list[Strength]:
         at = at + step
     _, information = _derivatives(table, at)
     centre = np.eye(len(wins)) - 1.0 / max(1, len(wins))
-    deviation = np.sqrt(np.diagonal(centre @ np.linalg.inv(information) @ centre))
+    covariance = centre @ np.linalg.inv(information) @ centre
+    variance = np.diagonal(covariance)
+    apart = np.sqrt(variance[:, None] + variance[None, :] - 2 * covariance + np.eye(len(wins)))
+    ahead = [tuple(map(cdf, row)) for row in (at[:, None] - at[None, :]) / apart]
     return [
-        Strength(float(a) * ELO, float(a - _Z * sigma) * ELO, float(a + _Z * sigma) * ELO)
-        for a, sigma in zip(centre @ at, deviation, strict=True)
+        Strength(float(a) * ELO, float(a - _Z * sigma) * ELO, float(a + _Z * sigma) * ELO, row)
+        for a, sigma, row in zip(centre @ at, np.sqrt(variance), ahead, strict=True)
     ]
 
 

@@ -202,7 +202,7 @@ class ModelPool:
     def _apply_outcome(self, event: GameOutcome) -> None:
         if not self._seen.setdefault(event.split, IndexSet()).add(event.game_index):
             return
-        if event.split == "train":
+        if event.split == "train" and event.position is None:
             # A seat that is not trained is an opponent; in mirror self-play the model is its own.
             opponents = {seat.model_uid for seat in event.seats if not seat.trained}
             opponents = opponents or {seat.model_uid for seat in event.seats}

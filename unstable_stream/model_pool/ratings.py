@@ -331,8 +331,8 @@ class RatingProcessor:
         Raises:
             EventError: an outcome without seats; nothing has changed.
         """
-        if not isinstance(event, GameOutcome) or event.run_id != self.run_id:
-            return ()
+        if not isinstance(event, GameOutcome) or event.run_id != self.run_id or event.position is not None:
+            return ()  # a game from a position says more of the position than of its players
         if not event.seats:
             raise EventError(f"outcome of game {event.game_id} has no seats; expected one per player")
         if not self._seen.setdefault(event.split, IndexSet()).add(event.game_index):

@@ -1,10 +1,13 @@
 """The standings of a tournament: a fold of evaluation games, and strengths refit over all of them."""
 
 from dataclasses import asdict, astuple, dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
 
 from unstable_stream.events import OVERALL, Event, GameOutcome, Rating, SeatResult, are_partners
 from unstable_stream.events.id_sets import IndexSet
-from unstable_stream.model_pool.bradley_terry import bradley_terry
+from unstable_stream.model_pool.bradley_terry import Strength, bradley_terry
+from unstable_stream.model_pool.dominance import Meeting, Meetings, alpha_rank
 from unstable_stream.model_pool.results import one_of_each_side
 from unstable_stream.model_pool.same_games import SameGames, Surplus
 
@@ -33,8 +36,8 @@ class PairResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """One player's row of the ladder."""
+class Tally:
+    """One player's wins and losses against all others."""
 
     rank: int
     """1 is best, by ``elo``."""
@@ -49,17 +52,51 @@ class Standing:
     """Of the wins, those by the opponent's invalid move."""
     losses_by_invalid: int
     """Of the losses, those by an invalid move of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing(Tally):
+    """One player's row of the ladder."""
+
     elo: float
     """Bradley-Terry strength over all games, in Elo points; the mean of the players is 0. Games that repeat
     others, move by move, count once."""
     elo_low: float
     """Lower bound of its 95 % interval."""
     elo_high: float
+    ahead_of_next: float | None
+    """The probability that it is stronger than the next of the ladder; ``None``: the last."""
+    alpha_rank: float | None
+    """Its share by :func:`~unstable_stream.model_pool.dominance.alpha_rank`; ``None``: players are missing
+    meetings that would link all of them."""
     mu: float | None
     """Skill over all games by the run's rating system; ``None``: not rated yet."""
     sigma: float | None
     against: dict[str, float] = field(default_factory=dict)
     """Score against each opponent met, in the order of the ladder."""
+
+
+class Placed(NamedTuple):
+    """A player's place among all, without the results themselves."""
+
+    player: str
+    strength: Strength
+    ahead_of_next: float | None
+    """The probability that it is stronger than the next; ``None``: the last."""
+
+
+def by_strength(meetings: Meetings) -> list[Placed]:
+    """Return everybody who met somebody, the strongest first."""
+    players = sorted({player for player, _ in meetings})
+    none = Meeting(0.0, 0)
+    met = [[meetings.get((one, other), none) for other in players] for one in players]
+    strengths = bradley_terry([[cell.score * cell.games for cell in row] for row in met])
+    order = sorted(range(len(players)), key=lambda place: (-strengths[place].elo, players[place]))
+    return [
+        Placed(players[place], strengths[place], None if after is None else strengths[place].ahead[after])
+        for place, after in pairwise([*order, None])
+        if place is not None
+    ]
 
 
 class Standings:
@@ -106,35 +143,39 @@ class Standings:
 
     def ladder(self) -> list[Standing]:
         """Return everybody who played, the strongest first."""
-        players = sorted({player for player, _ in self.pairs})
+        placed = by_strength(self.meetings())
+        players = [each.player for each in placed]
         none = PairResult()
-        results = [[self.pairs.get((a, b), none) for b in players] for a in players]
-        strengths = bradley_terry([[self._counted((a, b)) for b in players] for a in players])
-        best_first = sorted(range(len(players)), key=lambda place: (-strengths[place].elo, players[place]))
+        shares = alpha_rank(self.meetings())
         rows = []
-        for rank, place in enumerate(best_first, 1):
-            total = PairResult(*map(sum, zip(*map(astuple, results[place]), strict=True)))
-            rating = self._ratings.get(players[place])
+        for rank, (player, strength, ahead) in enumerate(placed, 1):
+            results = {other: self.pairs.get((player, other), none) for other in players}
+            total = PairResult(*map(sum, zip(*map(astuple, results.values()), strict=True)))
+            rating = self._ratings.get(player)
             rows.append(
                 Standing(
                     rank=rank,
-                    player=players[place],
+                    player=player,
                     games=total.games,
                     score=total.score,
                     **asdict(total),
-                    elo=strengths[place].elo,
-                    elo_low=strengths[place].low,
-                    elo_high=strengths[place].high,
+                    elo=strength.elo,
+                    elo_low=strength.low,
+                    elo_high=strength.high,
+                    ahead_of_next=ahead,
+                    alpha_rank=shares.get(player),
                     mu=rating.mu if rating is not None else None,
                     sigma=rating.sigma if rating is not None else None,
-                    against={
-                        players[other]: results[place][other].score
-                        for other in best_first
-                        if results[place][other].games
-                    },
+                    against={other: result.score for other, result in results.items() if result.games},
                 )
             )
         return rows
+
+    def meetings(self) -> dict[tuple[str, str], Meeting]:
+        """Return how each player did against each other one, games that repeat others counted once."""
+        points = {pair: self._counted(pair) for pair in self.pairs}
+        games = {(one, other): round(points[one, other] + points[other, one]) for one, other in points}
+        return {pair: Meeting(points[pair] / games[pair], games[pair]) for pair in points}
 
     def _counted(self, pair: tuple[str, str]) -> float:
         """Return one's score against the other, where games that repeat others count once."""

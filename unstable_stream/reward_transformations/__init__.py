@@ -20,6 +20,7 @@ from unstable_stream.reward_transformations.final import build_final as build_fi
 from unstable_stream.reward_transformations.reward_processor import RewardProcessor as RewardProcessor
 from unstable_stream.reward_transformations.reward_processor import expected_step_ids as expected_step_ids
 from unstable_stream.reward_transformations.reward_processor import expected_steps_of as expected_steps_of
+from unstable_stream.reward_transformations.sampling import BranchAdvantage as BranchAdvantage
 from unstable_stream.reward_transformations.sampling import (
     ComposeSamplingRewardTransforms as ComposeSamplingRewardTransforms,
 )

@@ -18,6 +18,7 @@ from unstable_stream.reward_transformations.transform import (
     takes_env_id,
 )
 
+Grouping: TypeAlias = Literal["seat", "role", "opponent"]
 _Baselines: TypeAlias = dict[int | str, float]
 """Baselines by seat, and by role."""
 _ROLE: Final = "role "
@@ -32,16 +33,20 @@ class RewardVector(dict[int, float]):
     trained_seats: frozenset[int]
     roles: Mapping[int, str]
     """The environment's names for the seats that have one."""
+    opponents: str
+    """The fixed opponents of the trained seats, and ``checkpoints`` if there are some."""
 
     def __init__(
         self,
         rewards: Mapping[int, float],
         trained_seats: frozenset[int],
         roles: Mapping[int, str] | None = None,
+        opponents: str = "",
     ) -> None:
         super().__init__(rewards)
         self.trained_seats = trained_seats
         self.roles = roles or {}
+        self.opponents = opponents
 
 
 class FinalRewardTransform(RewardTransform):
@@ -123,14 +128,18 @@ class RoleAdvantageFormatter(FinalRewardTransform):
     """
 
     def __init__(
-        self, default_role_adv: float = 0.0, tau: float = 0.05, by: Literal["seat", "role"] = "seat"
+        self,
+        default_role_adv: float = 0.0,
+        tau: float = 0.05,
+        by: Grouping = "seat",
     ) -> None:
         """Set up.
 
         Args:
             default_role_adv: baseline of a seat or role that has not played yet.
             tau: weight of the newest reward, in (0, 1]; the mean remembers about ``1 / tau`` games.
-            by: what has a baseline: the ``seat``, or the ``role`` that the environment dealt to it.
+            by: what has a baseline: the ``seat``, the ``role`` that the environment dealt to it, or the seat
+                against an ``opponent``.
 
         Raises:
             ConfigError: ``tau`` outside (0, 1], a baseline that is not finite, or another ``by``.
@@ -139,8 +148,8 @@ class RoleAdvantageFormatter(FinalRewardTransform):
             raise ConfigError(f"{type(self).__name__}: tau is {tau}, expected a number in (0, 1]")
         if not math.isfinite(default_role_adv):
             raise ConfigError(f"{type(self).__name__}: default_role_adv is {default_role_adv}, not finite")
-        if by not in ("seat", "role"):
-            raise ConfigError(f"{type(self).__name__}: by is {by!r}, expected 'seat' or 'role'")
+        if by not in ("seat", "role", "opponent"):
+            raise ConfigError(f"{type(self).__name__}: by is {by!r}, expected 'seat', 'role' or 'opponent'")
         self.default_role_adv = default_role_adv
         self.tau = tau
         self.by = by
@@ -151,7 +160,10 @@ class RoleAdvantageFormatter(FinalRewardTransform):
 
     def _subtract_then_learn(self, x: dict[int, float], baselines: _Baselines) -> dict[int, float]:
         learning = x.trained_seats if isinstance(x, RewardVector) else x.keys()
-        dealt = x.roles if isinstance(x, RewardVector) and self.by == "role" else {}
+        dealt: Mapping[int, str] = {}
+        if isinstance(x, RewardVector) and self.by != "seat":
+            by_role = self.by == "role"
+            dealt = x.roles if by_role else {seat: f"{seat} against {x.opponents}" for seat in x}
         advantages = {}
         rewards: dict[int | str, list[float]] = {}
         for seat, reward in x.items():
@@ -178,7 +190,10 @@ class RoleAdvantageByEnvFormatter(RoleAdvantageFormatter):
     """
 
     def __init__(
-        self, default_role_adv: float = 0.0, tau: float = 0.05, by: Literal["seat", "role"] = "seat"
+        self,
+        default_role_adv: float = 0.0,
+        tau: float = 0.05,
+        by: Grouping = "seat",
     ) -> None:
         """As :class:`RoleAdvantageFormatter`."""
         super().__init__(default_role_adv, tau, by)

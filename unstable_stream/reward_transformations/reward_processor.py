@@ -26,6 +26,7 @@ from unstable_stream.events import (
     StepTexts,
     Trajectory,
     are_partners,
+    is_checkpoint_uid,
     packed_length,
     step_ids,
     trained_model,
@@ -133,8 +134,12 @@ class RewardProcessor:
                 learning = trained
                 if self.filter_opponent_invalid and event.invalid_move:
                     learning = frozenset((event.seat,))
+                if event.position is not None:
+                    learning = frozenset()  # what follows from a position says little of whole games
                 final = self._stacks(event.env_id).final
-                game.final = final(RewardVector(event.rewards, learning, event.roles), event.env_id)
+                game.final = final(
+                    RewardVector(event.rewards, learning, event.roles, _met(event)), event.env_id
+                )
             steps = self._shape(event, game.final[event.seat], versions)
         game.seats_seen.add(event.seat)
         if game.seats_seen >= trained:
@@ -160,6 +165,7 @@ class RewardProcessor:
         run_id, occurred_at_ms, trajectory = event.run_id, event.occurred_at_ms, event.event_id
         game_id, game_index, env_id, seat = event.game_id, event.game_index, event.env_id, event.seat
         model_uid, temperature, raw_reward = event.model_uid, event.temperature, event.reward
+        start = event.position
         step_texts = self.step_texts
         return [
             Step(
@@ -184,6 +190,7 @@ class RewardProcessor:
                 raw_reward=raw_reward,
                 final_reward=final_reward,
                 reward=shape(view, index, final_reward),
+                branch=f"{start.game_id}:{start.turn}" if start and turn.game_turn == start.moves else None,
                 texts=msgspec.convert(turn, StepTexts, from_attributes=True) if step_texts else None,
             )
             for index, (event_id, turn, version) in enumerate(
@@ -231,6 +238,11 @@ class RewardProcessor:
             for game in state["open"]
         }
         self.filtered = state["filtered"]
+
+
+def _met(event: Trajectory) -> str:
+    """Return the opponents of a seat, all checkpoints being one."""
+    return ", ".join(sorted({"checkpoints" if is_checkpoint_uid(uid) else uid for uid in event.opponents}))
 
 
 def _maker(given: _T | Callable[[], _T]) -> Callable[[], _T]:

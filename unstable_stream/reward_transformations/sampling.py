@@ -212,6 +212,33 @@ class GroupRelativeAdvantage(_GroupAdvantage):
         _centre(group, self.normalize)
 
 
+class BranchAdvantage(SamplingRewardTransform):
+    """Compares the answers to a position from which several games begin (``collector.branches``).
+
+    Each gets its game's result minus the mean result of the other answers to that position in the batch: a
+    group in the sense of GRPO, whose baseline is the position's own. Kazemnejad et al., "VinePPO",
+    arXiv:2410.01679, estimate values by playing on in this way. An answer without others gets 0; other steps
+    keep their rewards.
+    """
+
+    def __call__(self, steps: list[Sample], env_id: str | None = None) -> list[Sample]:
+        groups: dict[str, list[Sample]] = {}
+        for sample in steps:
+            if sample.step.branch is not None:
+                sample.reward = sample.step.raw_reward
+                groups.setdefault(sample.step.branch, []).append(sample)
+        for group in groups.values():
+            _leave_one_out(group)
+        return steps
+
+
+def _leave_one_out(group: list[Sample]) -> None:
+    _centre(group, False)
+    for sample in group if len(group) > 1 else ():
+        # Minus the mean of the others is this much more than minus the mean of all.
+        sample.reward *= len(group) / (len(group) - 1)
+
+
 class LeaveOneOutAdvantage(_GroupAdvantage):
     """Reward minus the mean of the group's *other* rewards: a baseline that is independent of the turn.
 
@@ -224,7 +251,4 @@ class LeaveOneOutAdvantage(_GroupAdvantage):
     """
 
     def _compare(self, group: list[Sample]) -> None:
-        _centre(group, False)
-        for sample in group if len(group) > 1 else ():
-            # Minus the mean of the others is this much more than minus the mean of all.
-            sample.reward *= len(group) / (len(group) - 1)
+        _leave_one_out(group)

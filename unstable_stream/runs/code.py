@@ -1,7 +1,6 @@
 """The code that a run's configuration names: its identity, its place, and the permission to load it."""
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from unstable_stream.extensions import (
     use_of,
 )
 from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.data_dir import write_whole
 
 
 def named_code(config: RunConfig) -> list[tuple[str, str, Reference]]:
@@ -87,17 +87,7 @@ def remember_code(config: RunConfig, path: Path) -> None:
     patterns = {*patterns_of(config), *own_patterns(path)}  # earlier games may be of code that was replaced
     if not patterns:
         return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Beside it first: a full disk or a kill must not leave half a file, which every later start reads.
-        staging = path.with_name(f".{path.name}.{os.getpid()}")
-        staging.write_text(json.dumps(sorted(patterns), indent=1), encoding="utf-8")
-        staging.replace(path)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot write {path}: {error.strerror or error}; name a data directory that can be written "
-            "with --data"
-        ) from error
+    write_whole(path, json.dumps(sorted(patterns), indent=1).encode())
 
 
 def own_patterns(path: Path) -> list[str]:

@@ -213,6 +213,8 @@ def _explain(item: Any) -> str:
         return f"{where} is a list of tables: {where}.0.env_id={item['input']} names the first environment"
     if item["type"] == "missing":
         return f"{where!r} is required"
+    if item["type"] == "model_type":
+        return f"{where} is a table of keys with values, found {item['input']!r}"
     message = item["msg"].removeprefix("Value error, ")
     if not where or _may_hold_secret(item["input"]):
         return f"{where}: {message}" if where else message

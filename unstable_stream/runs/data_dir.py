@@ -1,11 +1,22 @@
 """The layout of a data directory, which holds the files of the runs of one machine."""
 
+import os
 import shlex
+import tempfile
+import threading
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from unstable_stream.errors import ArchiveError, ConfigError
-from unstable_stream.log.stores.address import checked_address, is_address, name_of, owner_of, path_part
+from unstable_stream.log.stores.address import (
+    LONGEST_NAME,
+    checked_address,
+    is_address,
+    name_of,
+    owner_of,
+    path_part,
+)
 from unstable_stream.log.stores.archive_address import ArchiveAddress, chosen_archive, is_export
 
 DEFAULT_DATA_DIR = Path("unstable-data")
@@ -96,6 +107,11 @@ class DataDir:
         here = None if is_address(checkpoint) else self.own_checkpoint(checkpoint)
         return checkpoint if here is None else str(here.absolute())
 
+    @property
+    def plugins(self) -> Path:
+        """Directory of the states of plug-ins, a file for each."""
+        return self.root / "plugins"
+
     def service_logs(self, run_id: str) -> Path:
         """Directory of the output of a run's processes."""
         return self._of_run("logs", run_id)
@@ -112,6 +128,10 @@ class DataDir:
         """File with the code names of a run started here; see :mod:`unstable_stream.runs.code`."""
         return self._of_run("code", run_id, ".json")
 
+    def verdicts(self, env_id: str) -> Path:
+        """Directory of what ``check-env`` said of an environment, a file for each version of its code."""
+        return self.root / "verdicts" / quote(env_id, safe="")[-LONGEST_NAME:]
+
     def sweep_lock(self, sweep: str) -> Path:
         """File that is locked by whoever runs the sweep of this name."""
         return self._of_run("sweeps", sweep, ".lock")
@@ -122,3 +142,40 @@ class DataDir:
         return "".join(
             f" {name} {shlex.quote(str(value))}" for name, value, usual in options if value != usual
         )
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a small file that others read at any time, also while several processes write it.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Beside it first: a full disk or a kill must not leave half a file, which every later start reads.
+        staging = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}")
+        staging.write_bytes(content)
+        staging.replace(path)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def check_writable(folder: Path) -> None:
+    """Make sure that files can be written in a directory, or that it can be made; nothing is left there.
+
+    Raises:
+        ConfigError: they cannot.
+    """
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"cannot write {path}: {error.strerror or error}; name a data directory that can be written "
+        "with --data"
+    )

@@ -13,6 +13,7 @@ from typing import Any
 from unstable_stream.errors import RunError
 from unstable_stream.events import (
     Checkpoint,
+    EnvironmentUse,
     Event,
     ExtensionUse,
     LearnerUpdate,
@@ -144,6 +145,12 @@ class RunStatus:
         """The code that the run uses, as recorded with :attr:`settings`."""
         latest = self.resumed or self.began
         return () if latest is None else latest.extensions
+
+    @property
+    def environments(self) -> Sequence[EnvironmentUse]:
+        """The environments that the run plays, as recorded with :attr:`settings`."""
+        latest = self.resumed or self.began
+        return () if latest is None else latest.environments
 
     def first_config(self) -> RunConfig:
         """Return the first configuration of the run.

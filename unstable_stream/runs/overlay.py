@@ -137,6 +137,9 @@ PRESETS: Final[Mapping[str, Preset]] = {
             "loss_average": "answer",
         },
     ),
+    "cross-entropy": Preset("reinforce", settings={"is_clip": None}),
+    "dpo": Preset("dpo"),
+    "ipo": Preset("dpo", settings={"loss": "ipo"}),
     "a2c": Preset("a2c", sampling=_BATCH_NORM),
     "ppo": Preset("ppo", sampling=_BATCH_NORM),
 }

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import re
 import secrets
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from unstable_stream.events import (
     AdapterProbe,
     Checkpoint,
     EnginesWanted,
+    EnvironmentUse,
+    Event,
     LearnerUpdate,
     RunFinished,
     RunStarted,
@@ -20,7 +23,7 @@ from unstable_stream.events import (
     named_id,
     now_ms,
 )
-from unstable_stream.log.port import EventLog
+from unstable_stream.log.port import EventLog, Producer
 from unstable_stream.log.records import record_from_event
 from unstable_stream.log.stores.adapter_format import WEIGHTS_FILE
 from unstable_stream.log.stores.address import LONGEST_NAME, checked_address
@@ -40,10 +43,14 @@ def derived_name(kind: str, origin: str) -> str:
     return f"{kind}-{origin}".encode()[:LONGEST_NAME].decode(errors="ignore").rstrip(". ")
 
 
+def run_slug(name: str) -> str:
+    """Return a name as the beginning of a run id."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-") or "run"
+
+
 def new_run_id(name: str) -> str:
     """Return a new run id from name, time and a random part, e.g. ``demo-20260131-142501-3fa1``."""
-    slug = re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-") or "run"
-    return f"{slug}-{datetime.now(tz=UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    return f"{run_slug(name)}-{datetime.now(tz=UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
 
 
 async def start_run(
@@ -53,14 +60,21 @@ async def start_run(
     fork: "Fork | None" = None,
     *,
     replayed_run_id: str | None = None,
+    environments: Sequence[EnvironmentUse] = (),
+    events: Sequence[Event] = (),
+    producer: Producer | None = None,
 ) -> RunStarted:
     """Record that a run exists, with the checkpoints it takes over from its parent if it is a fork.
 
     A run that makes no update has no learner to publish its initial policy, so that is recorded here too.
 
-    ``replayed_run_id`` is the run whose steps the new run trains on instead of playing games.
+    ``replayed_run_id`` is the run whose steps the new run trains on instead of playing games;
+    ``environments`` are those of :func:`~unstable_stream.runs.verdicts.environments_in_use`; ``events`` are
+    recorded at once with its start: the steps of a run that imitates, or all of a run that was played
+    elsewhere, which has no policy. ``producer`` records all of it, unless a later one has fenced it.
 
     Raises:
+        FencedError: it has; nothing was recorded.
         RunError: the run to fork has just deleted the optimizer state that the new one would begin with.
     """
     if fork is not None and config.learner.iterations > fork.update:
@@ -69,7 +83,7 @@ async def start_run(
     event = RunStarted(
         event_id=event_id(run_id, "run-started"),
         run_id=run_id,
-        occurred_at_ms=now_ms(),
+        occurred_at_ms=events[0].occurred_at_ms if events else now_ms(),
         name=config.name,
         seed=config.seed,
         config=config.model_dump(mode="json"),
@@ -78,13 +92,20 @@ async def start_run(
         parent_update=fork.update if fork else None,
         parent_games=fork.games if fork else 0,
         extensions=code_in_use(config),
+        environments=tuple(environments),
         log_id=log_id,
         start_offsets=start_offsets,
     )
     checkpoints = fork.checkpoints_of(run_id, event.occurred_at_ms) if fork else []
-    if not (checkpoints or config.learner.iterations):  # else the learner says that it has loaded it
+    # Else the learner says that it has loaded it, or there is none.
+    if not (checkpoints or events or config.learner.iterations):
         checkpoints = [initial_checkpoint(config, run_id, model) for model in config.model_names]
-    await log.append([record_from_event(each) for each in (event, *checkpoints)])
+    records = [record_from_event(each) for each in (event, *checkpoints, *events)]
+    if producer is None:
+        await log.append(records)
+    else:
+        async with producer.transaction() as transaction:
+            await transaction.append(records)
     return event
 
 

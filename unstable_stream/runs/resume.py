@@ -6,11 +6,11 @@ before and after the change would follow from different configurations, and they
 Who plays next is free to change: every game is recorded with its players before it is played.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Self
 
 from unstable_stream.errors import ConfigError, RunError, StoreError
-from unstable_stream.events import LearnerUpdate, RunResumed, RunStarted, event_id, now_ms
+from unstable_stream.events import EnvironmentUse, LearnerUpdate, RunResumed, RunStarted, event_id, now_ms
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import events_to_end
 from unstable_stream.log.records import record_from_event
@@ -28,6 +28,7 @@ _KEPT: Final = (
     "lora",
     "learner.parameters",
     "seed",
+    "imitation",
     "rewards",
     "model_pool.fixed",  # games that are played again name them
     "model_pool.rating_system",
@@ -39,6 +40,9 @@ _KEPT: Final = (
     "collector.filter_opponent_invalid",
     "collector.max_turns",  # these decide on the end of a game
     "collector.invalid_moves_allowed",
+    "collector.branches",  # these decide on the positions that are still to be played on from
+    "collector.branch_share",
+    "collector.branch_at",
 )
 
 
@@ -178,7 +182,9 @@ class RecordedConfigs:
         return self._starts[number].config().for_model(update.model)
 
 
-async def resume_run(log: EventLog, run_id: str, config: RunConfig) -> RunResumed:
+async def resume_run(
+    log: EventLog, run_id: str, config: RunConfig, environments: Sequence[EnvironmentUse] = ()
+) -> RunResumed:
     """Record that a run is resumed; raises :class:`RunError` if there is no such run."""
     run = (await read_history(log)).run(run_id)
     recorded = run.settings.get("model_fingerprint")
@@ -195,6 +201,7 @@ async def resume_run(log: EventLog, run_id: str, config: RunConfig) -> RunResume
         config=config.model_dump(mode="json"),
         package_version=__version__,
         extensions=code_in_use(config),
+        environments=tuple(environments),
     )
     await log.append([record_from_event(event)])
     return event

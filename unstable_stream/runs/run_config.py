@@ -6,19 +6,21 @@ from typing import Any, Literal, Self
 import pydantic
 from pydantic import BaseModel, Field, JsonValue
 
-from unstable_stream.algorithms.settings import LoraSettings, ReinforceConfig
+from unstable_stream.algorithms.settings import LoraSettings, PreferenceConfig, ReinforceConfig
 from unstable_stream.errors import ConfigError
 from unstable_stream.extensions import KINDS, Reference, is_extension
 from unstable_stream.extensions.sections import Choice, ConfigSection, ExtensionConfig, Named, as_table
 from unstable_stream.inference.adapter_files import heads_and_embeddings
 from unstable_stream.inference.vllm.client import VLLM_LORA_RANKS, check_extra_engine_args
 from unstable_stream.log.stores.address import IN_THIS_PROCESS, LONGEST_NAME, path_part
+from unstable_stream.runs.combinations import check_imitation, check_round_robin
 from unstable_stream.runs.engine_sections import (
     EngineConfig,
     EngineExtensionConfig,
     TransformersEngineConfig,
     VllmEngineConfig,
 )
+from unstable_stream.runs.evaluation_sections import EvaluationConfig
 from unstable_stream.runs.overlay import resolved
 from unstable_stream.runs.sections import (
     AlgorithmConfig,
@@ -26,7 +28,7 @@ from unstable_stream.runs.sections import (
     CollectorConfig,
     CurriculumConfig,
     EnvConfig,
-    EvaluationConfig,
+    ImitationConfig,
     LearnerConfig,
     ModelPoolConfig,
     OpponentConfig,
@@ -50,6 +52,11 @@ class RunConfig(ConfigSection):
     model: str
     """Base model: a directory, a Hugging Face id, or ``tiny-player``. A relative directory begins at the
     working directory; the run records it as an absolute one.
+    """
+    init_from: str = ""
+    """A checkpoint to begin with, of a run in the same data directory and of the same base model: ``RUN@20``,
+    ``RUN@last``, ``RUN@best``. The run records its place as ``learner.initial_lora_path``, or as ``model`` if
+    all parameters are trained.
     """
     model_fingerprint: str = ""
     """Recorded by the run when it starts: the fingerprint of the files of its base model. When the run is
@@ -84,6 +91,7 @@ class RunConfig(ConfigSection):
     evaluation: EvaluationConfig = EvaluationConfig()
     model_pool: ModelPoolConfig = ModelPoolConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
+    imitation: ImitationConfig = ImitationConfig()
     rewards: RewardConfig = RewardConfig()
     processors: ProcessorsConfig = ProcessorsConfig()
     buffer: BufferConfig = BufferConfig()
@@ -93,8 +101,8 @@ class RunConfig(ConfigSection):
     consumers: tuple[Named, ...] = ()
     """Plug-in consumers that run beside the run."""
     trackers: tuple[Choice, ...] = ()
-    """Receivers of every metric: ``jsonl``, ``tensorboard`` (files in the data directory), ``wandb``, or an
-    extension.
+    """Receivers of every metric: ``jsonl``, ``tensorboard`` (files in the data directory), ``wandb``,
+    ``mlflow``, or an extension.
     """
     directory: str = ""
     """Directory to search for modules of extensions; by default the one in which the run is started."""
@@ -188,7 +196,12 @@ class RunConfig(ConfigSection):
     @property
     def max_buffer_size(self) -> int:
         """The buffer bound that applies."""
-        return self.buffer.max_buffer_size or 4 * self.learner.batch_size
+        return max(self.buffer.max_buffer_size or 4 * self.learner.batch_size, self.imitation.steps)
+
+    @property
+    def imitates(self) -> bool:
+        """Whether it trains on turns of games that are played already."""
+        return bool(self.imitation.where or self.imitation.pairs)
 
     @property
     def evaluated_envs(self) -> tuple[EnvConfig, ...]:
@@ -227,9 +240,9 @@ class RunConfig(ConfigSection):
         evaluation = self.evaluation
         if not evaluation.round_robin:
             return 0
-        players = len(evaluation.opponents)
-        each = evaluation.first_last_games or evaluation.max_eval_games_per_ckpt
-        return each * players * (players - 1) // 2 * len(self.evaluated_envs)
+        players, envs = len(evaluation.opponents), len(self.evaluated_envs)
+        pairs = envs if evaluation.seatings else players * (players - 1) // 2 * envs
+        return pairs * (evaluation.first_last_games or evaluation.max_eval_games_per_ckpt)
 
     def check_trainable(self) -> None:
         """Refuse settings that may stand in a recorded run, but that no learner can train with.
@@ -353,9 +366,16 @@ class RunConfig(ConfigSection):
                 "one answer of several is chosen by votes or by probability; set one of them to 1"
             )
         if self.evaluation.round_robin:
-            self._check_round_robin()
+            check_round_robin(self.evaluation, self.learner, self.evaluated_envs)
         if self.trained_models:
             self._check_trained_models()
+        if self.imitates:
+            check_imitation(self.imitation, self.buffer, self.learner, several=bool(self.trained_models))
+        if bool(self.imitation.pairs) != isinstance(self.algorithm, PreferenceConfig):
+            raise ValueError(
+                'imitation.pairs and algorithm.type="dpo" belong together: set both, or imitation.where for '
+                "another algorithm"
+            )
         _check_gpus(self.engine)
         self._check_training()
         return self
@@ -415,30 +435,6 @@ class RunConfig(ConfigSection):
         if isinstance(self.engine, VllmEngineConfig) and self.lora.lora_rank not in VLLM_LORA_RANKS:
             ranks = ", ".join(map(str, VLLM_LORA_RANKS))
             raise ValueError(f"lora.lora_rank={self.lora.lora_rank}: vLLM takes one of {ranks}")
-
-    def _check_round_robin(self) -> None:
-        if self.learner.iterations:
-            raise ValueError(
-                f"evaluation.round_robin: found learner.iterations={self.learner.iterations}, and the "
-                "checkpoints of a run do not take part: set it to 0"
-            )
-        if len(self.evaluation.opponents) < 2:
-            raise ValueError(
-                f"evaluation.round_robin: found {len(self.evaluation.opponents)} in evaluation.opponents, "
-                "expected at least two who play each other"
-            )
-        games = self.evaluation.first_last_games or self.evaluation.max_eval_games_per_ckpt
-        if games % 2:
-            raise ValueError(
-                f"evaluation.round_robin: found {games} games of each pair, expected an even number: every "
-                "seed is played in both seat orders"
-            )
-        for env in self.evaluated_envs:
-            if env.num_players < 2:
-                raise ValueError(
-                    f"evaluation.round_robin: {env.env_id} has one seat, expected two or more: name other "
-                    "environments, on the command line with --env"
-                )
 
     def _check_trained_models(self) -> None:
         names = [model.name for model in self.trained_models]

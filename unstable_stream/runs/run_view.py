@@ -16,6 +16,7 @@ from unstable_stream.events import (
     LearnerUpdate,
     Metrics,
     Rating,
+    RunResumed,
     RunStarted,
     Trajectory,
     are_partners,
@@ -264,6 +265,8 @@ class RunView:
         if isinstance(event, RunStarted):
             before = self.status.updates_before
             self.updates = {model: max(update, before) for model, update in self.updates.items()}
+        elif isinstance(event, RunResumed):
+            self.latest.updates.clear()  # the pause before is no work
         elif isinstance(event, GameStarted):
             self.in_flight.start(event)
         elif isinstance(event, GameOutcome):
@@ -312,7 +315,7 @@ class RunView:
                 matchup = Matchup(event.env_id, opponent, trained_model(result.model_uid))
                 score = self.evaluations.setdefault((result.policy_version or 0, matchup), Score())
                 score.add(result.reward, max(others), same, by_invalid=event.invalid_seat is not None)
-            elif event.split == "train" and result.trained and not all(r.trained for r in event.seats):
+            elif _tells_of_training(event) and result.trained:
                 self.latest.games.append((result.reward > max(others), lost_by_invalid))
 
     @property
@@ -360,3 +363,8 @@ class RunView:
     def ladder(self) -> list[Rating]:
         """Return the overall ratings, best first by the conservative estimate mu - 3 sigma."""
         return sorted(self.ratings.values(), key=lambda rating: rating.mu - 3 * rating.sigma, reverse=True)
+
+
+def _tells_of_training(event: GameOutcome) -> bool:
+    """A game against others, from its beginning."""
+    return event.split == "train" and event.position is None and not all(seat.trained for seat in event.seats)

@@ -33,7 +33,7 @@ def _as_location(value: str) -> str:
 
 
 class EnvConfig(ConfigSection):
-    """One environment: id, number of players, prompt template."""
+    """One environment: id, number of players, prompt template. As a string: its id, the rest by default."""
 
     env_id: Named
     """TextArena id, e.g. ``SimpleTak-v0-train``, or an extension."""
@@ -46,6 +46,11 @@ class EnvConfig(ConfigSection):
     teams: tuple[tuple[Annotated[int, Field(ge=0)] | str, ...], ...] | None = None
     """Groups of seats, or of roles, that win together: ``[[0, 1], [2, 3]]``, ``[["Mafia"], ["Villager",
     "Doctor"]]``. Seats in none play for themselves; ``None``: as the environment declares."""
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _id_is_enough(cls, value: Any) -> Any:
+        return {"env_id": value} if isinstance(value, str) else value
 
     @pydantic.model_validator(mode="after")
     def _check_teams(self) -> "EnvConfig":
@@ -205,54 +210,18 @@ class CollectorConfig(ConfigSection):
     """Number of invalid moves in a row that a player may make without losing."""
     filter_opponent_invalid: bool = False
     """Leave out training games that ended by the opponent's invalid move."""
+    branches: int = Field(0, ge=0)
+    """From one position of a training game, the newest checkpoint plays on so many times; the reward
+    transformation ``BranchAdvantage`` compares its answers there. 0: no game is branched."""
+    branch_share: float = Field(1.0, gt=0, le=1)
+    """The share of training games that are branched; branches are not."""
+    branch_at: Literal["random", "unsure"] = "random"
+    """The position: before any turn that the trained model made, or before its least probable answer."""
 
     @property
     def fewest_engines(self) -> int:
         """The number of engines, or the least of a range."""
         return self.num_actors if isinstance(self.num_actors, int) else self.num_actors.min
-
-
-class ExploitabilityConfig(ConfigSection):
-    """The distance of checkpoints from optimal play, in games that OpenSpiel can solve."""
-
-    games: tuple[Named, ...] = ()
-    """The games, e.g. ``openspiel:kuhn_poker``; empty: nothing is measured. A list of them stands for the
-    section: ``exploitability = ["openspiel:kuhn_poker"]``."""
-    every: PositiveInt = 10
-    """Measure every checkpoint whose iteration is a multiple of this, and always the first and the last."""
-    template: Named | None = None
-    """Prompt template for games that are not among the run's environments; the others keep theirs."""
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _games_are_enough(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            value = [value]
-        return {"games": value} if isinstance(value, list | tuple) else value
-
-
-class EvaluationConfig(ConfigSection):
-    """Games against fixed opponents on fixed seeds, the same for every checkpoint."""
-
-    opponents: tuple[OpponentConfig, ...] = ()
-    every: PositiveInt = 10
-    """Evaluate every checkpoint whose iteration is a multiple of this, and always the first and the last."""
-    max_eval_games_per_ckpt: PositiveInt = 64
-    """Games per checkpoint, environment and opponent."""
-    first_last_games: PositiveInt | None = None
-    """The same for the first and the last checkpoint; ``None``: as many as for the others."""
-    seed: int | None = None
-    """Decides the seeds of these games; ``None``: the run's seed. Runs with the same play the same games."""
-    votes: PositiveInt = 1
-    """The policy under evaluation answers each turn so often, and plays the action of most answers. In a
-    round robin all policies do."""
-    best_of: PositiveInt = 1
-    """It answers each turn so often, and plays the answer that is most probable per token. One of this and
-    ``votes`` is 1."""
-    round_robin: bool = False
-    """The opponents play each other instead, each pair so many games: every seed in both seat orders. For a
-    run that trains nothing; see ``unstable-stream tournament``."""
-    exploitability: ExploitabilityConfig = ExploitabilityConfig()
 
 
 class ModelPoolConfig(ConfigSection):
@@ -328,6 +297,29 @@ class CurriculumConfig(ConfigSection):
     """This share of the games is drawn by the weights alone, so that no environment is forgotten."""
 
 
+class ImitationConfig(ConfigSection):
+    """Training on turns of games that are played already, in place of own games: ``unstable-stream imitate``.
+
+    Where ``where`` or ``pairs`` is set, the run plays no training games.
+    """
+
+    where: str = ""
+    """SQL over the archive's view ``moves``: the turns to train on, e.g. ``model_uid = 'perfect'``."""
+    weight: str = "1"
+    """SQL over the same: the weight of a turn in the loss, e.g. ``1 + reward``."""
+    pairs: str = ""
+    """A query of pairs of answers at one position, in place of ``where``: game and ``game_turn`` of the
+    chosen move, and of the rejected one. For ``algorithm.type = "dpo"``."""
+    turns: int = 0
+    """Recorded by the run when it starts: the turns that were chosen."""
+    made_anew: int = 0
+    """Recorded likewise: of them, those whose tokens the run's own tokenizer and template made, because no
+    model played them, or another one, or with another template."""
+    steps: int = 0
+    """Recorded likewise: the steps that were published. Each turn has one for each time that it is gone
+    through."""
+
+
 class RewardConfig(ConfigSection):
     """Reward transformations, in order: built-ins and extensions."""
 
@@ -356,7 +348,7 @@ class BufferConfig(ConfigSection):
     """The most steps kept; ``None``: four batches."""
     strategy: Choice = "random"
     """``random``, ``fifo``, ``prioritised`` (steps with a large reward more often; takes ``exponent`` and
-    ``floor``), or an extension."""
+    ``floor``), ``paired`` (the steps of a preference pair together), or an extension."""
     max_staleness: int | None = Field(None, ge=0)
     """Steps sampled more than this many policy versions ago are dropped; ``None``: never."""
     overflow_draws: Literal["each-update", "once"] = "each-update"

@@ -16,7 +16,7 @@ from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.history import RunStatus
 from unstable_stream.runs.run_view import RunView
 
-_NOT_OF_IT: Final = (
+NOT_OF_A_SWEEP: Final = (
     "seed",
     "sweep",
     "log",
@@ -78,7 +78,7 @@ def sweep_name(config: RunConfig, varied: Sequence[str]) -> str:
 
     More seeds and more values of the same keys make the same sweep; any other setting makes another.
     """
-    left_out = (*_NOT_OF_IT, *varied)
+    left_out = (*NOT_OF_A_SWEEP, *varied)
     kept = [
         [key, value]
         for key, value in _flat(config.model_dump(mode="json", exclude_defaults=True))

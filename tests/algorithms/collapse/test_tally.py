@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.builders import made
 from unstable_stream.algorithms.collapse import GameTally
-from unstable_stream.events import GameOutcome, SeatResult
+from unstable_stream.events import GameOutcome, GamePosition, SeatResult
 
 
 def seat(number: int, uid: str, reward: float, **fields: Any) -> SeatResult:
@@ -62,3 +62,18 @@ def test_a_partner_of_another_model_is_no_opponent() -> None:
     tally.add(outcome(*ours, *theirs))
     alone = {"finished_games": 1.0, "invalid_game_fraction": 0.0, "game_turns": 6.0, "legal_fraction": 1.0}
     assert tally.take() == alone, "two models are no mirror"
+
+
+def test_the_result_of_a_game_from_a_position_says_nothing_of_the_policy() -> None:
+    tally = GameTally()
+    new = "ckpt-000002"
+    start = GamePosition(game_id="game", turn=2, seed=1, moves=2)
+    mine = seat(0, new, -1.0, trained=True, turns=2)
+    tally.add(outcome(mine, seat(1, "random-legal", 1.0), position=start))
+    tally.add(outcome(mine, seat(1, new, 1.0, trained=True), position=start))
+    assert tally.take() == {
+        "finished_games": 2.0,
+        "invalid_game_fraction": 0.0,
+        "game_turns": 7.0,
+        "legal_fraction": 1.0,
+    }

@@ -92,12 +92,12 @@ async def test_an_archive_alone_is_enough_and_epochs_are_told_apart(log: LocalLo
     stop.set()
     await run_archiver(log, tmp_path / "archive.duckdb", stop=stop)
     history = ArchiveHistory(tmp_path / "archive.duckdb")
-    run, recorded = await find_recorded_run(history, "learner")
-    assert run == SOURCE
+    recorded = await find_recorded_run(history, "learner")
+    assert recorded.run_id == SOURCE
     changes = tmp_path / "offline.toml"
     # 80 steps make five updates of 16; two epochs make ten, so the twelve asked for are not reached.
     changes.write_text('name = "again"\n[learner]\niterations = 12\noptimizer_steps = 1\n')
-    settings = load_offline_config(recorded, changes)
+    settings = load_offline_config(recorded.settings, changes)
     async with LocalLog.open(tmp_path / "new" / "log.sqlite", synchronous="NORMAL") as fresh:
         run_id = await train_offline(history, WANTED, settings, DataDir(tmp_path / "new"), fresh, epochs=2)
         updates = await events_of(fresh, run_id, LearnerUpdate)

@@ -4,16 +4,20 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from tests.archive.history import made_up_run
 from tests.history.proofs.recorded_run import ENVS, events_of
-from tests.places import recorded
+from tests.places import archived, recorded
 from unstable_stream.archive import query
 from unstable_stream.archive.what_if import open_set, set_directory
-from unstable_stream.events import Rating
+from unstable_stream.events import GameOutcome, GamePosition, Rating, RunStarted
 from unstable_stream.history.hindsight.rerate import Scopes, rerate_from_archive, rerate_from_log
 from unstable_stream.log.local.log import LocalLog
 from unstable_stream.log.port import EventLog
+from unstable_stream.log.records import record_from_event
+from unstable_stream.log.topics import load_topics
 from unstable_stream.model_pool import TrueSkill
 from unstable_stream.model_pool.systems import Elo
 
@@ -103,3 +107,22 @@ async def test_ranks_are_compared_by_mu_less_three_sigma(archive: Path) -> None:
     assert [each.rank for each in by_elo] == list(range(1, len(by_elo) + 1))
     used = sorted(done.models, key=lambda each: -((each.mu_used or 0.0) - 3 * (each.sigma_used or 0.0)))
     assert [each.rank_used for each in used] == list(range(1, len(used) + 1))
+
+
+async def test_games_from_a_position_rate_nobody_from_the_log_either(tmp_path: Path) -> None:
+    start = GamePosition(game_id="game", turn=1, seed=0, moves=1)
+    events = [
+        msgspec.structs.replace(event, position=start)
+        if isinstance(event, GameOutcome) and event.game_index % 2
+        else event
+        for event in made_up_run()
+        if isinstance(event, RunStarted | GameOutcome)
+    ]
+    path = archived(tmp_path, events)
+    async with LocalLog.open(tmp_path / "log.sqlite") as log:
+        await log.create_topics(list(load_topics().values()))
+        await log.append([record_from_event(event) for event in events])
+        from_log = await rerate_from_log(log, "run-a", TrueSkill())
+    from_archive = rerate_from_archive(path, "run-a", TrueSkill())
+    assert from_log.models == from_archive.models
+    assert from_log.games == from_archive.games

@@ -146,6 +146,12 @@ def test_an_interrupted_back_fill_goes_on_where_it_was(place: Place, tmp_path: P
     assert len(given) == len(set(given)) == len(expected())
 
 
+def test_a_place_that_is_no_directory_is_named(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RunError, match=r"cannot write: .*Not a directory.*another --out"):
+        track_run(place, RUN, Fails(0, []), tmp_path / "file")
+
+
 def test_a_kill_in_the_midst_of_noting_costs_one_repetition(tmp_path: Path) -> None:
     received = Received(tmp_path, "jsonl")
     received.add(["a", "b"])

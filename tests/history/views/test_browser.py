@@ -35,4 +35,12 @@ def test_the_page_draws_itself(archive: Path, tmp_path: Path) -> None:
         tab.wait(f"{figure}.querySelector('.games code') !== null")
         said = tab.ask(f"{figure}.querySelector('.games code').innerText")
         assert re.fullmatch(r"unstable-stream games --run run-[ab] --update '\d+'", said), said
+        tab.ask("dispatchEvent(new Event('beforeprint'))")
+        assert tab.ask("document.querySelectorAll('details.game:not([open])').length") == 0, (
+            "all is read on paper"
+        )
+        assert tab.ask("document.documentElement.dataset.theme") == "light"
+        tab.ask("dispatchEvent(new Event('afterprint'))")
+        assert tab.ask("document.querySelectorAll('details.game:not([open])').length") > 0
+        assert tab.ask("document.documentElement.dataset.theme ?? ''") == ""
         assert tab.complaints == []

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from unstable_stream.algorithms.intervals import wilson_interval
 from unstable_stream.history.views.report.charts import MOST_POINTS, Chart
+from unstable_stream.history.views.report.players import MOST_MODELS
 from unstable_stream.history.views.report.reading import RunFacts, read_run
-from unstable_stream.history.views.report.sections import MOST_MODELS, build_sections
+from unstable_stream.history.views.report.sections import build_sections
+from unstable_stream.model_pool.bradley_terry import bradley_terry
 
 
 def _charts(*runs: RunFacts) -> dict[str, Chart]:
@@ -63,10 +66,13 @@ def test_the_ladder_is_sorted_by_what_is_almost_sure(facts: RunFacts) -> None:
 def test_the_payoff_matrix_is_square_and_knows_who_never_met(facts: RunFacts) -> None:
     matrix = _charts(facts)["payoff-0"].matrix
     assert matrix is not None
-    assert list(matrix.names) == [f"ckpt-{version:06d}" for version in range(7)] + ["random"]
-    assert matrix.values[0][7] == pytest.approx(2.5 / 6)
-    assert matrix.values[0][1] is None
-    assert matrix.games[7][0] == 6
+    assert list(matrix.names) == ["random"] + [f"ckpt-{version:06d}" for version in range(7)]
+    assert _charts(facts)["payoff-0"].kinds == {"random": "scripted"}, "opponents first, and marked"
+    assert matrix.values[1][0] == pytest.approx(2.5 / 6)
+    assert matrix.values[1][2] is None
+    assert matrix.games[0][1] == 6
+    assert matrix.bounds[1][0] == pytest.approx(wilson_interval(2.5, 6))
+    assert matrix.bounds[1][2] is None
 
 
 def test_a_long_run_is_thinned_to_its_ends(facts: RunFacts) -> None:
@@ -85,8 +91,9 @@ def _long_run(facts: RunFacts) -> RunFacts:
     skill = {name: float(version) for version, name in enumerate(names)} | {names[-1]: -50.0, "random": -60.0}
     met = [(names[v], names[v - back]) for v in range(200) for back in (1, 7, 40) if v >= back]
     met += [(names[v], "random") for v in range(0, 200, 10)]
+    independent = {"independent_score": 0.75, "independent_games": 4}
     payoff = [
-        {"model_uid": one, "opponent": other, "games": 4, "score": 0.75}
+        {"model_uid": one, "opponent": other, "games": 4, "score": 0.75} | independent
         for pair in met
         for one, other in (pair, pair[::-1])
     ]
@@ -105,12 +112,80 @@ def test_of_many_models_the_best_the_newest_and_the_fixed_are_shown(facts: RunFa
     assert list(reversed(charts["ladder-0"].series[0].x)) == [*best, "ckpt-000199", "random"]
     matrix = charts["payoff-0"].matrix
     assert matrix is not None
-    assert list(matrix.names) == [*reversed(best), "ckpt-000199", "random"], "checkpoints by age"
+    assert list(matrix.names) == ["random", *reversed(best), "ckpt-000199"], "checkpoints by age"
     filled = [sum(value is not None for value in row) for row in matrix.values]
     assert sum(filled) >= 2 * MOST_MODELS, "the best are neighbours, which met each other"
     for key in ("ladder-0", "payoff-0"):
         assert f"{MOST_MODELS} of 201 players are shown" in charts[key].says
         assert "players are shown" not in _charts(facts)[key].says
+
+
+def test_who_met_none_of_those_shown_has_no_row_in_the_payoff_matrix(facts: RunFacts) -> None:
+    run = _long_run(facts)
+    met = [row for row in run.payoff if "random" not in row.values()]
+    matrix = _charts(replace(run, payoff=met))["payoff-0"].matrix
+    assert matrix is not None
+    assert "random" not in matrix.names
+    assert all(any(value is not None for value in row) for row in matrix.values)
+
+
+def _met(*results: tuple[str, str, float]) -> list[dict[str, Any]]:
+    """Return 100 games of each of these pairs, with the score of the first."""
+    return [
+        {"model_uid": one, "opponent": other, "games": 100, "score": won}
+        | {"independent_score": won, "independent_games": 100}
+        for a, b, score in results
+        for one, other, won in ((a, b, score), (b, a, 1 - score))
+    ]
+
+
+def test_the_ladder_says_who_is_best_and_how_sure_and_names_cycles(facts: RunFacts) -> None:
+    """The ratings are 30, 29, …, each with a deviation of 1: the first is ahead by 1 / sqrt(2) of one."""
+    names = ["ckpt-000006", "random", "ckpt-000001", "ckpt-000002"]
+    rated = [
+        {**facts.ladder[0], "env_id": facts.rated_env, "model_uid": name, "mu": 30.0 - place, "sigma": 1.0}
+        for place, name in enumerate(names)
+    ]
+    cycle = [
+        ("ckpt-000006", "random", 0.62),
+        ("random", "ckpt-000001", 0.7),
+        ("ckpt-000001", "ckpt-000006", 0.65),
+    ]
+    chart = _charts(replace(facts, ladder=rated, payoff=_met(*cycle, ("ckpt-000002", "random", 0.5))))[
+        "ladder-0"
+    ]
+    assert list(chart.told) == [
+        "ckpt-000006 is first, stronger than random, the second, with probability 76.0 %.",
+        "A cycle: ckpt-000001 beats ckpt-000006 (65.0 % of 100 games, 55.3 % to 73.6 %), which beats random "
+        "(62.0 % of 100 games, 52.2 % to 70.9 %), which beats ckpt-000001 (70.0 % of 100 games, 60.4 % to "
+        "78.1 %).",
+        "2 of 6 pairs never met: ckpt-000006 and ckpt-000002, ckpt-000001 and ckpt-000002. Nothing is "
+        "assumed about them.",
+    ]
+    assert chart.kinds == {"random": "scripted"}
+    assert chart.more["ahead of the next"] == ["–", "76.0 %", "76.0 %", "76.0 %"]
+    assert sum(float(share.removesuffix(" %")) for share in chart.more["alpha-rank"]) == pytest.approx(
+        100, abs=0.2
+    )
+
+
+def test_a_tournament_is_ordered_by_the_strengths_of_all_results(facts: RunFacts) -> None:
+    config = {**facts.config, "evaluation": {"round_robin": True}}
+    results = [
+        ("ckpt-000001", "random", 0.9),
+        ("ckpt-000001", "ckpt-000002", 0.5),
+        ("ckpt-000002", "random", 0.6),
+    ]
+    chart = _charts(replace(facts, config=config, payoff=_met(*results)))["ladder-0"]
+    (series,) = chart.series
+    wins = [[0.0, 50.0, 90.0], [50.0, 0.0, 60.0], [10.0, 40.0, 0.0]]
+    expected = [strength.elo for strength in bradley_terry(wins)]
+    assert dict(zip(series.x, series.y, strict=True)) == pytest.approx(
+        dict(zip(["ckpt-000001", "ckpt-000002", "random"], expected, strict=True))
+    )
+    assert series.counts == [200, 200, 200]
+    assert chart.x_title == "Elo points"
+    assert not any("never met" in line for line in chart.told)
 
 
 def test_an_infinite_loss_is_a_gap(facts: RunFacts) -> None:

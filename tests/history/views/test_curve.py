@@ -8,7 +8,8 @@ from rich.console import Console
 from tests.archive.history import made_up_run
 from tests.places import archived
 from unstable_stream.events import GameOutcome
-from unstable_stream.history.views.curve import Curve, Point, read_curve
+from unstable_stream.history.views.curve import Curve, read_curve
+from unstable_stream.history.views.results import Point
 from unstable_stream.runs.run_view import Matchup
 
 POINTS = [Point(0, 0.2, 0.1, 0.3, 80), Point(10, 0.5, 0.4, 0.6, 80), Point(20, 0.5, 0.4, 0.6, 80)]

@@ -11,10 +11,15 @@ from typing import Any
 
 import pytest
 
+from tests.archive.history import made_up_run
 from tests.history.views.conftest import ATTACK
+from tests.places import archived
 from tests.tiers import chosen
 from unstable_stream.errors import ReportError
-from unstable_stream.history.views.report import write_report
+from unstable_stream.history.views.report import Proof, write_report
+from unstable_stream.history.views.report import page as page_module
+from unstable_stream.history.views.written import named_items
+from unstable_stream.runs.sections import LearnerConfig
 
 pytestmark = pytest.mark.longer
 
@@ -114,6 +119,8 @@ def test_the_summary_and_the_games_are_there(page: _Page) -> None:
         "0.0 % 0.0 % to 65.8 % 0 won, 0 drawn of 2; update 0",
         "A win of the last checkpoint",
         "The longest game",
+        "The turning point: from update 0 to 1 the win rate against random rose from 0.0 % to 50.0 %",
+        "unstable-stream report run-a --verify",
         "trained on in update",
         "What differs",
         "learner.iterations 6 2",
@@ -123,6 +130,71 @@ def test_the_summary_and_the_games_are_there(page: _Page) -> None:
     ):
         assert shown in text
     assert "First checkpoint: the same game before training, lost" not in text  # seeds differ in this history
+
+
+def test_keys_that_are_not_at_their_default_come_first(html: str) -> None:
+    """Of what the made-up run recorded; what it did not record is no difference."""
+    shown = html[html.index("made up run-a: not at the default") : html.index("Resolved configuration of")]
+    changed = re.findall(
+        r'<code>([^<]*)</code></th><td><code>([^<]*)</code></td><td class="quiet"><code>([^<]*)',
+        shown,
+    )
+    assert changed == [("learner.iterations", "6", str(LearnerConfig().iterations))]
+
+
+def test_a_list_of_opponents_is_told_by_names() -> None:
+    assert named_items('[{"name": "a", "kind": "x"}, {"env_id": "b"}, {"type": "c"}]') == "a, b, c"
+    assert named_items('["a"]') == '["a"]'
+    assert named_items("not set") == "not set"
+
+
+def test_the_result_of_a_verification_stands_on_the_page(archive: Path, tmp_path: Path) -> None:
+    proof = Proof(False, "1 difference(s)", f"steps {ATTACK}", [f"steps: {ATTACK}"], "a1" * 32)
+    write_report(archive, ["run-b"], tmp_path / "report.html", samples=0, proofs={"run-b": proof})
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert ATTACK not in html
+    text = "".join(_Page(html).text)
+    for shown in (
+        "1 difference(s)",
+        f"steps: {ATTACK}",
+        "a1" * 32,
+        "unstable-stream verify run-b --json | sha256sum",
+    ):
+        assert shown in text
+    assert "--verify" not in text
+
+
+def test_moves_in_the_middle_make_room_where_a_page_gets_too_large(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "report.html"
+    whole = write_report(archive, ["run-a"], path)
+    assert whole < page_module.MOST_BYTES == 3_000_000
+    assert "moves left out" not in path.read_text(encoding="utf-8")
+    monkeypatch.setattr(page_module, "MOST_BYTES", whole - 2_000)
+    assert write_report(archive, ["run-a"], path) <= whole - 2_000
+    assert "moves left out" in path.read_text(encoding="utf-8")
+    monkeypatch.setattr(page_module, "MOST_BYTES", 1)  # what cannot be is not waited for
+    assert write_report(archive, ["run-a"], path) > 1
+
+
+def test_paper_is_white_and_has_no_controls(html: str) -> None:
+    style = html[html.index("<style>") : html.index("</style>")]
+    assert "@media screen and (prefers-color-scheme: dark)" in style
+    assert "@media (prefers-color-scheme" not in style
+    printed = style[style.index("@media print") :]
+    assert "#theme, nav, label:has([data-smoothing])" in printed
+    assert "break-before: page" in printed
+
+
+def test_a_run_without_evaluations_has_a_report(tmp_path: Path) -> None:
+    events = [event for event in made_up_run() if getattr(event, "split", "train") == "train"]
+    archive = archived(tmp_path, events)
+    write_report(archive, ["run-a"], tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "No policy was evaluated twice, so there is no before and after." in text
+    assert "The first game" in text
+    assert "of the last checkpoint against" not in text
 
 
 def test_tokens_are_shaded_and_explained(html: str) -> None:

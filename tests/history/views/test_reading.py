@@ -14,7 +14,7 @@ from unstable_stream.api.place import Place
 from unstable_stream.api.why import find_why
 from unstable_stream.archive import query
 from unstable_stream.errors import RunError
-from unstable_stream.events import Checkpoint, Event, GameOutcome, RunStarted
+from unstable_stream.events import Checkpoint, Event, GameOutcome, GamePosition, RunStarted, game_id
 from unstable_stream.history.views.report import write_report
 from unstable_stream.history.views.report.reading import RunFacts, before_and_after, find_runs, read_run
 from unstable_stream.history.views.run_list import list_runs
@@ -158,3 +158,21 @@ def test_a_run_of_all_parameters_has_no_adapter_and_a_later_game_of_a_person_is_
     printed = repr(find_why(Place.at(tmp_path), "ckpt-000002", run="run-a"))
     assert "all parameters, begun from tiny" in printed
     assert "adapter" not in printed
+
+
+def test_games_from_a_position_are_no_results(tmp_path: Path) -> None:
+    """Of the four training games of each policy, every second one is a branch."""
+    start = GamePosition(game_id=game_id("run-a", "train", 0), turn=1, seed=0, moves=1)
+    events = [
+        msgspec.structs.replace(event, position=start)
+        if isinstance(event, GameOutcome) and event.split == "train" and event.game_index % 2
+        else event
+        for event in made_up_run()
+    ]
+    path = archived(tmp_path, events)
+    facts = read_run(path, "run-a", "A")
+    assert [row["games"] for row in facts.curve if row["split"] == "train"] == [2] * 6
+    met = query(
+        path, "SELECT sum(games)::INT FROM payoff_matrix WHERE split = 'train' AND model_uid = 'random'"
+    )
+    assert met.rows == [(2 * 6,)]

@@ -11,16 +11,17 @@ from safetensors import safe_open
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import unstable_stream as us
 from unstable_stream.inference.tiny_player import tiny_player_path
 
-BUILD = Path(__file__).resolve().parents[3] / "examples" / "tiny_player" / "build.py"
+RECIPE = Path(__file__).resolve().parents[3] / "examples" / "tiny_player"
 PROMPT = "SimpleTak X\n0 1 2 3\n4 O 6 7\n8 9 10 11\n12 13 14 15\nmove:"
 PROMPT_IDS = [3, 7, 8, 9, 10, 11, 12, 6, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 5]
 
 
 @pytest.fixture(scope="module")
-def build() -> ModuleType:
-    spec = spec_from_file_location("build_tiny_player", BUILD)
+def untrained() -> ModuleType:
+    spec = spec_from_file_location("untrained_tiny_player", RECIPE / "untrained.py")
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
@@ -52,36 +53,53 @@ def test_tokenizer_round_trip() -> None:
     assert fast.encode("castle").ids == [2]
 
 
-@pytest.mark.parametrize(
-    ("env_id", "least_wins", "most_wins"),
-    [("SimpleTak-v0-train", 0.15, 0.5), ("TicTacToe-v0-train", 0.25, 0.6)],
-)
-def test_it_plays_legally_but_badly(
-    build: ModuleType, env_id: str, least_wins: float, most_wins: float
-) -> None:
-    model = AutoModelForCausalLM.from_pretrained(tiny_player_path())
-    score = build.evaluate(model, build.build_tokenizer(), env_id, games=100, seed=3)
-    # The recipe measures about 2 % and 1 % invalid turns; an untrained model is at 60 % and more.
-    assert score.invalid_per_turn < 0.10
-    assert least_wins < score.wins < most_wins
-
-
-def test_it_is_what_the_recipe_describes(build: ModuleType) -> None:
+def test_it_is_what_the_recipe_describes(untrained: ModuleType) -> None:
     shipped = json.loads((tiny_player_path() / "config.json").read_text())
-    described = json.loads(build.model_config().to_json_string(use_diff=True))
+    described = json.loads(untrained.model_config().to_json_string(use_diff=True))
     for config in (shipped, described):
         config.pop("transformers_version")
     assert shipped == described
     shipped_tokenizer = json.loads((tiny_player_path() / "tokenizer.json").read_text())
-    assert shipped_tokenizer == json.loads(build.build_tokenizer().to_str())
+    assert shipped_tokenizer == json.loads(untrained.build_tokenizer().to_str())
 
 
-def test_the_recipe_runs_to_the_end(
-    build: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def _score(model: Path | str, data: Path) -> tuple[float, float]:
+    """Return the shares of won games and of illegal moves, against random legal play."""
+    env = {"env_id": "TicTacToe-v0-train", "template": "tictactoe-board"}
+    run = us.evaluation(str(model), ["random-legal"], envs=[env], games=40, data=data).start(live=False)
+    ((won, illegal),) = us.sql(
+        "SELECT count(*) FILTER (result = 'win' AND game_turn < 2) / 40, avg((NOT valid)::INT) FROM moves "
+        f"WHERE run_id = '{run.id}' AND kind <> 'scripted'",
+        data=data,
+    ).rows()
+    return won, illegal
+
+
+@pytest.mark.longer
+def test_it_plays_legally_but_badly_and_the_recipe_makes_its_like(
+    untrained: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build.main(["--out", str(tmp_path), "--steps", "5", "--games", "20", "--eval-games", "10", "--seed", "1"])
-    shown = capsys.readouterr().out
-    assert "338,688 parameters" in shown
-    assert "SimpleTak-v0-train: " in shown
-    assert f"saved to {tmp_path}" in shown
-    assert {file.name for file in tmp_path.iterdir()} == {file.name for file in tiny_player_path().iterdir()}
+    won, illegal = _score(tiny_player_path(), tmp_path)
+    assert 0.2 < won < 0.65
+    assert illegal < 0.1
+    # A short form of the commands in README.md: the moves of random play, imitated by random weights.
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["untrained.py", "untrained"])
+    untrained.main()
+    assert {file.name for file in Path("untrained").iterdir()} == {
+        file.name for file in tiny_player_path().iterdir()
+    }
+    _, before = _score(tmp_path / "untrained", tmp_path)
+    assert before > 0.4
+    us.play(["random-legal"] * 2, envs=["TicTacToe-v0-train"], games=100, data=tmp_path).start(live=False)
+    made = us.imitate(
+        RECIPE / "imitate.toml",
+        "kind = 'scripted' AND env_id = 'TicTacToe-v0-train'",
+        data=tmp_path,
+        backend="inline",
+        learner={"iterations": 8, "lr_warmup_updates": 1},
+        evaluation={"opponents": []},
+    ).start(live=False)
+    us.push(made.id, tmp_path / "pushed", data=tmp_path)
+    _, after = _score(tmp_path / "pushed", tmp_path)
+    assert after < before / 2

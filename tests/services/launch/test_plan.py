@@ -278,6 +278,14 @@ def test_long_turns_that_may_not_fit_are_warned_of() -> None:
         assert said in warning
 
 
+def test_a_high_rank_with_large_batches_is_warned_of() -> None:
+    high = {"lora_rank": 64, "lora_alpha": 64}
+    (warning,) = plan_shape(config(lora=high, learner={"batch_size": 1024}), SMALL, [CPU]).warnings
+    assert "lora_rank = 64 with 1,024 steps" in warning
+    assert plan_shape(config(lora=high, learner={"batch_size": 1023}), SMALL, [CPU]).warnings == ()
+    assert plan_shape(config(learner={"batch_size": 1024}), SMALL, [CPU]).warnings == ()
+
+
 def test_a_run_says_at_its_start_who_computes_where() -> None:
     (line,) = plan_shape(config(), SMALL, [CPU]).lines
     assert line.startswith("learner and engine on the CPU; memory ")

@@ -74,6 +74,12 @@ async def test_each_run_has_a_state_of_its_own_and_one_run_alone_a_group_of_its_
     assert (await local.run(plugin)).handled == 2 * STEPS_A_RUN
     assert set(await local.log.groups()) == {"plugin/counting", "plugin/counting/b"}
     assert await numbered(local, plugin)
+    file, log_id = local.data.plugins / "counting.sqlite", await local.log.log_id()
+    for group, left in (("plugin/counting", ["a"]), ("plugin/counting/b", None)):
+        with contextlib.closing(PluginStates(file, log_id, group)) as states:
+            states.forget_runs(["b", "c"])
+            saved = states.load(TopicPartition("steps", 0))
+            assert (saved and [*saved.states]) == left
 
 
 # -- kills ----------------------------------------------------------------------------------------

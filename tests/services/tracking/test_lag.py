@@ -64,9 +64,10 @@ async def test_far_behind_it_is_at_least_the_records(any_log: EventLog, topic: s
 async def test_groups_of_finished_runs_are_left_out(any_log: EventLog, topic: str) -> None:
     await fill(any_log, topic, 0, 1)
     run = f"run-{topic}"
-    for group in (f"reward-processor/{run}", f"all-{topic}"):
+    of_run = {f"reward-processor/{run}", f"plugin/mine/{run}"}
+    for group in (*of_run, f"all-{topic}", f"plugin/{topic}"):
         await read_and_commit(any_log, topic, group, 1)
-    assert {f"reward-processor/{run}", f"all-{topic}"} <= set(await live_groups(any_log, ()))
-    live = await live_groups(any_log, {run})
-    assert f"all-{topic}" in live
-    assert f"reward-processor/{run}" not in live
+    assert {*of_run, f"all-{topic}"} <= set(await live_groups(any_log, ()))
+    live = {*await live_groups(any_log, {run, topic})}
+    assert {f"all-{topic}", f"plugin/{topic}"} <= live
+    assert not of_run & live

@@ -32,6 +32,22 @@ def _records(data: bytes) -> Iterator[Any]:
             yield record
 
 
+def numbered_rows(directory: Path) -> tuple[list[tuple[int, int]], list[tuple[str, int]]]:
+    """Return W&B's number and the update of each row, and the run and row that the files are forked from."""
+    rows: list[tuple[int, int]] = []
+    forks: list[tuple[str, int]] = []
+    for path in sorted(directory.rglob("*.wandb")):
+        for record in _records(path.read_bytes()):
+            if record.run.branch_point.run:
+                forks.append((record.run.branch_point.run, int(record.run.branch_point.value)))
+            rows += [
+                (record.history.step.num, int(float(item.value_json)))
+                for item in record.history.item
+                if (item.key or item.nested_key[0]) == "update"
+            ]
+    return rows, forks
+
+
 def history_of(directory: Path) -> tuple[set[tuple[str, str]], list[dict[str, float]]]:
     """Return (run id, project) of the files below a directory, and the logged rows with ``_timestamp``."""
     runs: set[tuple[str, str]] = set()

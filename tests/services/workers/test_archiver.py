@@ -2,12 +2,14 @@
 
 import asyncio
 import shutil
+import threading
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.archive.content import content, typed_content
 from tests.archive.history import made_up_run
@@ -18,7 +20,7 @@ from tests.tiers import chosen
 from unstable_stream.archive import ArchiveWriter, Prepared, Written, query
 from unstable_stream.errors import ArchiveBusyError, ArchiveError
 from unstable_stream.log.local.log import LocalLog
-from unstable_stream.log.port import Record, TopicPartition
+from unstable_stream.log.port import Record, StoredRecord, TopicPartition
 from unstable_stream.log.reading import ends_of
 from unstable_stream.log.stores.archive_address import ArchiveAddress, table_of
 from unstable_stream.log.topics import load_topics
@@ -160,6 +162,33 @@ async def test_death_at_any_call_to_the_log_loses_nothing_and_repeats_nothing(
     for _ in range(2):  # a letter may have come after the end
         assert query(path, "SELECT count(*) FROM dead_letters").rows == [(1,)]
         await archive_all(log, path)
+
+
+async def test_a_batch_that_failed_while_something_else_ended_the_archiver_is_told(
+    log: LocalLog, archive_at: Archives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await publish(log, made_up_run(updates=2))
+    ready, prepare = threading.Event(), ArchiveWriter.prepare
+
+    def die(name: str, about: object = None) -> None:
+        if name == "after poll" and ready.is_set():  # the batch before is being stored
+            raise _Killed
+
+    def prepare_first(
+        self: ArchiveWriter, records: Sequence[StoredRecord], up_to: Mapping[tuple[str, int], int]
+    ) -> Prepared:
+        ready.set()
+        return prepare(self, records, up_to)
+
+    def full(self: ArchiveWriter, prepared: Prepared) -> Written:
+        raise ArchiveError("no space left")
+
+    monkeypatch.setattr(ArchiveWriter, "prepare", prepare_first)
+    monkeypatch.setattr(ArchiveWriter, "store", full)
+    with capture_logs() as told, pytest.raises(_Killed):
+        await archive_all(tapped(log, die), archive_at("a"), max_batch=60)
+    reasons = [line["reason"] for line in told if line["event"].startswith("the last batch was not archived")]
+    assert reasons == ["no space left"]
 
 
 async def test_an_archive_that_another_process_has_locked_delays_but_does_not_stop_it(

@@ -11,6 +11,7 @@ from tests.builders import made
 from tests.model_pool.outcomes import make_outcome
 from unstable_stream.errors import ConfigError
 from unstable_stream.events import (
+    Action,
     Checkpoint,
     DroppedStep,
     Event,
@@ -186,6 +187,23 @@ def test_in_a_round_robin_each_pair_plays_each_seed_in_both_seat_orders() -> Non
     assert all(sorted(played) == orders for played in by_seed.values())
 
 
+def test_in_given_seatings_each_seed_is_played_once_in_each() -> None:
+    settings = round_robin("a", "b", games=5, seatings=[["a", "b"], ["b", "a"]])
+    schedule = begun(settings)
+    games = play_all(schedule, "eval", [])
+    assert schedule.finished
+    assert len(games) == settings.round_robin_games == 5
+    assert ["".join(seat.model_uid for seat in game.seats) for game in games] == [
+        "ab",
+        "ba",
+        "ab",
+        "ba",
+        "ab",
+    ]
+    seeds = [eval_game_seed(settings.seed, "TicTacToe-v0-train", number) for number in (0, 0, 1, 1, 2)]
+    assert [game.seed for game in games] == seeds
+
+
 @pytest.mark.parametrize(
     ("env", "sides"),
     [
@@ -233,6 +251,7 @@ def test_a_round_robin_goes_on_after_a_restart_with_the_games_that_are_left(ende
         ({"evaluation": {"opponents": ["random-legal"]}}, "found 1 in evaluation.opponents"),
         ({"evaluation": {"first_last_games": 5}}, "found 5 games of each pair, expected an even number"),
         ({"train_envs": [{"env_id": "X-v0", "num_players": 1}]}, "X-v0 has one seat, expected two or more"),
+        ({"evaluation": {"seatings": [["a"]]}}, "has 2 seats, found 1, a: name one player for each"),
     ],
 )
 def test_a_round_robin_that_cannot_be_played_is_refused(changes: dict[str, Any], words: str) -> None:
@@ -269,6 +288,80 @@ def test_a_restart_plans_the_same_games() -> None:
     assert set(rebuilt.in_flight) == {game.game_id for game in started[5:]}
     assert rebuilt.pending.total() == live.pending.total()
     assert [game.game_id for game in rebuilt.next_games(0)] == [game.game_id for game in live.next_games(0)]
+
+
+def ended_with(game: GameStarted, least_likely_turn: int | None = None) -> GameOutcome:
+    """An outcome of six moves, the seats taking turns."""
+    moves = tuple(Action(turn % 2, f"[{turn}]") for turn in range(6))
+    return msgspec.structs.replace(outcome(game), actions=moves, least_likely_turn=least_likely_turn)
+
+
+@pytest.mark.parametrize("where", ["random", "unsure"])
+def test_games_play_on_from_a_turn_of_the_trained_seat(where: str) -> None:
+    settings = config(
+        model_pool={"sample_mode": "fixed", "fixed": [{"name": "random-legal"}]},
+        collector={"branches": 3, "branch_at": where, "num_eval_workers": 0, "max_pending_steps": 10_000},
+    )
+    schedule = begun(settings)
+    first = schedule.next_games(0)
+    parent = first[0]
+    mine = next(seat.seat for seat in parent.seats if seat.trained)
+    for event in (*first, checkpoint(1), *(ended_with(game, 4 + mine) for game in first[:2])):
+        schedule.apply(event)
+    games = schedule.next_games(0)
+    assert len(games) == 2  # as many as workers are idle
+    for event in (*games, *(ended_with(game) for game in games)):
+        schedule.apply(event)
+    games += schedule.next_games(0)
+    assert [game.position.game_id if game.position else None for game in games] == [parent.game_id] * 3 + [
+        first[1].game_id
+    ]  # a branch is not branched
+    for game in games[:3]:
+        assert game.position is not None
+        turn = game.position.turn
+        assert (game.position.moves, game.position.seed) == (turn, parent.seed)
+        assert turn % 2 == mine
+        assert where == "random" or turn == 4 + mine
+        assert game.moves == ended_with(parent).actions[:turn]
+        assert [seat.trained for seat in game.seats] == [seat.trained for seat in parent.seats]
+        assert game.seats[mine].model_uid == checkpoint_uid(1)
+        assert game.seats[1 - mine].model_uid == "random-legal"
+    assert len({game.seed for game in games} | {parent.seed}) == 5
+
+
+def test_a_position_of_an_environment_that_is_played_no_more_is_passed_over() -> None:
+    asked = {"collector": {"branches": 3, "num_eval_workers": 0, "max_pending_steps": 10_000}}
+    before = config(**asked)
+    schedule = begun(before)
+    first = schedule.next_games(0)
+    ended = [ended_with(game) for game in first]
+    resumed = begun(config(train_envs=[{"env_id": "SimpleTak-v0-train", "num_players": 2}], **asked))
+    for event in (*first, *ended):
+        resumed.apply(event)
+    games = resumed.next_games(0)
+    assert len(games) == len(first)
+    assert {(game.env_id, game.position) for game in games} == {("SimpleTak-v0-train", None)}
+
+
+def test_which_games_are_branched_does_not_depend_on_the_order_of_topics() -> None:
+    settings = config(collector={"branches": 2, "branch_share": 0.5, "max_pending_steps": 10_000})
+    live = begun(settings)
+    history: list[Event] = [checkpoint(0)]
+    for _ in range(6):
+        games = [game for game in live.next_games(0) if game.split == "train"]
+        ended = [ended_with(game) for game in games if game.game_index % 3]
+        for event in (*games, *ended):
+            live.apply(event)
+        history += [*games, *ended]
+    branched = {game.position.game_id for game in history if isinstance(game, GameStarted) and game.position}
+    assert 0 < len(branched) < len(history) / 3
+    rebuilt = GameSchedule(RUN, settings)
+    for event in sorted(history, key=lambda event: event.TOPIC):
+        rebuilt.apply(event)
+    assert rebuilt.state().branches == live.state().branches
+    loaded = GameSchedule(RUN, settings)
+    loaded.load_state(live.state(), [checkpoint(0)])
+    assert loaded.next_games(0) == live.next_games(0) == rebuilt.next_games(0)
 
 
 def test_mirror_seats_are_trained_and_fixed_opponents_are_not() -> None:

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import proxy_bypass
 
 import pytest
 import typer
@@ -13,6 +14,7 @@ from tests.archive.history import made_up_run
 from tests.command_line import PROGRAM, run_command
 from tests.places import append
 from tests.processes import completed, python
+from unstable_stream.ui import cli
 from unstable_stream.ui.cli import app
 from unstable_stream.ui.cli.commands import COMMANDS, summary
 
@@ -44,7 +46,8 @@ def test_an_option_has_one_name_one_letter_and_one_kind_in_all_commands() -> Non
             forms.setdefault(name, set()).add((tuple(short), bool(option.is_flag)))
             for letter in short:
                 letters.setdefault(letter, set()).add(name)
-    kinds = {"--games": 2, "--tables": 2}  # how many to play, or whether again; which ones, or what there is
+    # How many to play, or whether again; which ones, or what there is; to print it, or a file.
+    kinds = {"--games": 2, "--tables": 2, "--csv": 2}
     assert [name for name, found in forms.items() if len(found) > kinds.get(name, 1)] == []
     shared = {letter: names for letter, names in letters.items() if len(names) > 1}
     assert shared == {"-f": {"--file", "--follow"}}  # of a query in a file, and of what goes on
@@ -125,6 +128,14 @@ def test_a_mistake_is_one_line_on_stderr(arguments: list[str], says: str, tmp_pa
     assert says in result.stderr
     assert "Traceback" not in result.stderr
     assert not (tmp_path / "unstable-data").exists()
+
+
+def test_a_command_asks_no_proxy_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTPS_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.setenv(name, "lab.org")
+    cli._reach_this_machine_directly()
+    assert proxy_bypass("127.0.0.1:9000")
+    assert proxy_bypass("lab.org")
 
 
 def test_the_quickstart_configuration_can_be_printed_and_used(tmp_path: Path) -> None:

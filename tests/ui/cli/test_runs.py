@@ -55,7 +55,17 @@ def test_the_table_fits_eighty_columns_and_has_the_note(listed: Path) -> None:
     assert lines[0].split() == ["#", "run", "state", "games", "updates", "won", "%"]
     assert max(map(len, lines)) <= 80
     assert lines[1].split()[:3] == ["2", "short", "completed"]
-    assert lines[2].split()[:2] == ["1", LONG]
-    assert "completed" in lines[2]
+    # One of two games of the latest checkpoint was won; whom of, on a line of its own.
+    assert lines[1].split()[5:] == ["50", "(9-91)"]
+    assert lines[2].split() == ["random"]
+    assert lines[3].split()[:2] == ["1", LONG]
+    assert "completed" in lines[3]
     assert "against collapse" in done.stdout
     assert "1 that do not train, or were dropped, are not shown: --all" in done.stderr
+
+
+def test_programs_learn_whom_the_win_rate_is_against(listed: Path) -> None:
+    (row,) = csv.DictReader(ask(listed, "runs", "short", "--csv").stdout.splitlines())
+    assert (row["win_rate"], row["opponent"], row["env_id"]) == ("0.5", "random", "TicTacToe-v0-train")
+    assert float(row["win_rate_low"]) == pytest.approx(0.0945, abs=1e-4)
+    assert float(row["win_rate_high"]) == pytest.approx(0.9055, abs=1e-4)

@@ -1,5 +1,6 @@
 """The pages in a real browser: they follow a run, can be asked and read by all, and obey no model."""
 
+import operator
 import time
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -7,12 +8,13 @@ from urllib.parse import parse_qs, urlsplit
 import pyarrow.parquet
 import pytest
 
-from tests.archive.history import made_up_run, stored
+from tests.archive.history import START_MS, made_up_run, stored
+from tests.builders import made
 from tests.ui.web.browser import NEEDS_BROWSER, Tab, mouse
 from tests.ui.web.conftest import RECORDED, visited
 from unstable_stream.api.place import Place
 from unstable_stream.archive import ArchiveWriter
-from unstable_stream.events import game_id, step_id, trajectory_id
+from unstable_stream.events import RunStarted, game_id, step_id, trajectory_id
 
 pytestmark = [pytest.mark.longer, NEEDS_BROWSER]
 
@@ -32,7 +34,7 @@ def test_the_list_follows_a_run(tab: Tab, tmp_path: Path) -> None:
             tab.wait("document.body.innerText.includes('completed')")
 
 
-def test_curves_move_while_a_run_trains(tab: Tab, tmp_path: Path) -> None:
+def test_curves_move_while_a_run_trains_and_are_smoothed(tab: Tab, tmp_path: Path) -> None:
     place = Place.at(tmp_path / "data")
     events = stored(made_up_run("run-c", updates=6))
     with visited(tab, place) as base, ArchiveWriter(place.archive) as writer:
@@ -45,13 +47,23 @@ def test_curves_move_while_a_run_trains(tab: Tab, tmp_path: Path) -> None:
         points = "document.querySelectorAll('figure[data-key=loss] tbody tr').length"
         tab.wait(f"{points} > 0")
         before = tab.ask(points)
+        tab.ask("{ const slider = document.querySelector('[data-smoothing]'); slider.value = 0.5;"
+                "slider.dispatchEvent(new Event('input')); }")  # fmt: skip
         writer.write(events[len(events) // 2 :])
         tab.wait("document.getElementById('facts').innerText.includes('6 of 6 updates')")
         tab.ask("window.again = () => { const d = document.querySelector('figure[data-key=loss] details');"
                 "d.open = false; d.open = true; return true; }")  # fmt: skip
         tab.wait(f"again() && {points} > {before}")
+        cells = "document.querySelectorAll('figure[data-key=loss] tbody td:last-child')"
+        values = tab.ask(f"Array.from({cells}, cell => Number(cell.innerText))")
+        tab.ask(mouse("document.querySelector('figure[data-key=loss]')", ("mousemove", 0.999)))
+        shown = float(tab.ask("document.querySelector('figure[data-key=loss] .legend b').innerText"))
+        weights = [2.0**number for number in range(len(values))]  # each twice that of the one before it
+        smoothed = sum(map(operator.mul, weights, values)) / sum(weights)
+        assert shown == pytest.approx(smoothed, rel=1e-3)
+        assert shown != pytest.approx(values[-1], rel=1e-3)
         tab.ask("document.querySelector('input[value=hours]').click()")
-        tab.wait("location.search === '?by=hours'")
+        tab.wait("location.search.startsWith('?by=hours')")
         tab.ask("document.getElementById('theme').click()")
         tab.wait("document.documentElement.dataset.theme === 'dark'")
 
@@ -72,16 +84,43 @@ def test_a_game_is_watched_with_the_keyboard(tab: Tab, data: Path) -> None:
         tab.press(" ")
         tab.wait(f"{shown}.startsWith('Move 4 ')")
         assert tab.ask("document.querySelectorAll('.move:not([hidden])').length") == 1
+        here = "document.querySelector('.movelist [aria-current]').getAttribute('href')"
+        assert tab.ask(here) == "#move-4"
+        tab.ask("document.querySelectorAll('.movelist li a')[1].click()")
+        tab.wait(f"{shown}.startsWith('Move 1 ') && {here} === '#move-1'")
+        tab.press("ArrowRight")
+        tab.wait(f"{here} === '#move-2'")
         # The game's player tries to run a script; the page has its words, and its own name.
         assert tab.ask("document.body.textContent.includes('document.title=')")
         assert tab.ask("document.title") == "eval game 12"
+        tab.ask("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+        tab.ask("document.querySelector('[data-copy]').click()")
+        tab.wait("document.querySelector('[data-copy]').textContent === 'Copied'")
+        assert tab.ask("window.copied === location.href && window.copied.endsWith('#move-2')")
+
+
+def test_the_games_of_a_list_follow_each_other_by_key(tab: Tab, data: Path) -> None:
+    title = "document.readyState === 'complete' && document.title"
+    ready = "document.querySelector('.player:not([hidden])') !== null"
+    with visited(tab, Place.at(data)) as base:
+        tab.go(base + "games?run=run-a&split=eval&sort=earliest")
+        # Games without moves have no board; these have, and the list is refreshed while it is looked at.
+        tab.wait("document.querySelectorAll('[data-board] svg.small').length === 14")
+        tab.ask("document.querySelectorAll('#games tbody a')[3].click()")
+        tab.wait(f"{title} === 'eval game 3'")
+        for key, number in (("n", 4), ("p", 3), ("p", 2)):
+            tab.press(key, ord(key.upper()), key)
+            tab.wait(f"{title} === 'eval game {number}' && {ready}")
+        tab.ask("document.querySelector('.near a:not([rel])').click()")
+        tab.wait(f"{title} === 'Games'")
+        assert tab.ask("document.querySelector('[name=split]').value") == "eval"
 
 
 _GAME = game_id("run-a", "eval", 12)
 _PAGES = (
     *("", "runs/run-a", "compare?run=run-a&run=run-b", "games", f"games/{_GAME}", "sql?q=FROM+runs"),
     *(f"games/{_GAME}?beside={game_id('run-a', 'eval', 4)}", "why?of=run-a:update:3", "what-if?run=run-a"),
-    "play",
+    *("play", "data", "diff?run=run-a&run=run-b", "numbers?run=run-a", "runs/run-a/surprises"),
 )
 
 
@@ -101,6 +140,54 @@ def test_sql_is_asked_charted_and_shared(tab: Tab, data: Path) -> None:
         tab.wait(nine_rows)
         tab.go(shared.split("?")[0] + "?q=SELECT+'<img+src=x+onerror=alert(1)>'+AS+text")
         tab.wait("document.querySelector('#rows td').innerText.startsWith('<img')")
+
+
+def test_rows_are_sorted_filtered_and_saved_by_clicking(tab: Tab, data: Path) -> None:
+    rows = "document.querySelectorAll('#rows tbody tr').length"
+    first = "document.querySelector('#rows tbody td').innerText"
+    with visited(tab, Place.at(data)) as base:
+        tab.go(base + "data")
+        tab.wait("document.querySelector('[data-count]').innerText === '2'")  # the runs
+        tab.ask("document.querySelector('a[href$=\"FROM+learning_curve\"]').click()")
+        tab.wait(f"location.search.startsWith('?q=FROM') && {rows} > 2")
+        tab.go(base + "sql?q=SELECT range AS n, 'g' || range % 3 AS \"<b>\" FROM range(30)")
+        tab.wait(f"{rows} === 30")
+        for sorted_first in ("0", "29", "0"):
+            tab.ask("document.querySelector('#rows th a').click()")
+            tab.wait(f"{first} === '{sorted_first}' && !document.getElementById('ask').disabled")
+        for column in (0, 1):
+            tab.ask(f"document.querySelectorAll('#rows th .values')[{column}].click()")
+            tab.wait(f"document.querySelectorAll('#facets .facet').length === {column + 1}")
+        assert tab.ask("document.querySelectorAll('#facets .facet > svg a').length") == 15
+        tab.ask("document.querySelectorAll('#facets .facet')[1].querySelector('li a').click()")
+        tab.wait(f"{rows} === 10 && document.getElementById('narrowed').innerText.includes('<b> = g0')")
+        tab.ask("document.getElementById('name').value = 'mine'")
+        tab.ask("document.querySelector('#save button').click()")
+        tab.wait("location.search.includes('name=mine')")
+        tab.go(base + "sql")
+        tab.ask("document.querySelector('#saved a').click()")
+        tab.wait(f"{rows} === 10 && document.getElementById('name').value === 'mine'")
+        tab.ask("document.querySelector('#narrowed a').click()")
+        tab.wait(f"{rows} === 30")
+        tab.ask("document.querySelector('#saved button').click()")
+        assert (
+            tab.ask("document.getElementById('saved').children.length === 0 && localStorage.queries") == "{}"
+        )
+
+
+def test_words_are_completed(tab: Tab, data: Path) -> None:
+    with visited(tab, Place.at(data)) as base:
+        tab.go(base + "sql")
+        tab.ask("document.getElementById('q').focus()")
+        for typed in ("SEL", " * FROM learning_c", " WHERE policy_"):
+            tab.call("Input.insertText", text=typed)
+            tab.wait("!document.getElementById('words').hidden")
+            tab.press("Tab", 9)
+        assert tab.ask("document.getElementById('q').value") == (
+            "SELECT * FROM learning_curve WHERE policy_version"
+        )
+        tab.press("Tab", 9)  # there is nothing to complete any more: the keyboard goes on
+        assert tab.ask("document.activeElement.id") == "ask"
 
 
 def test_what_another_site_asks_is_asked_by_hand(tab: Tab, data: Path) -> None:
@@ -180,6 +267,30 @@ def test_why_is_followed_both_ways(tab: Tab, data: Path) -> None:
         tab.ask("document.querySelector('svg a[aria-label=\"checkpoint ckpt-000001\"]').focus()")
         tab.press("Enter", 13, "\r")
         tab.wait(f"{_HEADING} === 'Why: checkpoint ckpt-000001'")
+
+
+def test_the_graph_fits_and_is_zoomed(tab: Tab, data: Path) -> None:
+    width = "document.querySelector('.graph svg').getBoundingClientRect().width"
+    room = "document.querySelector('.graph').clientWidth"
+    with visited(tab, Place.at(data)) as base:
+        tab.go(base + "why?of=run-a:update:3")
+        tab.wait("document.querySelector('.graph').dataset.scale !== undefined")
+        fit = tab.ask(width)
+        assert fit <= tab.ask(room) + 1
+        tab.ask("document.querySelector('[data-zoom=in]').click()")
+        assert tab.ask(width) == pytest.approx(1.25 * fit, rel=0.01)
+        tab.ask("document.querySelector('.graph').focus()")
+        tab.press("-", 189, "-")
+        assert tab.ask(width) == pytest.approx(fit, rel=0.01)
+        tab.press("+", 187, "+")
+        tab.press("0", 48, "0")
+        assert tab.ask(width) == pytest.approx(fit, rel=0.01)
+        turned = "new WheelEvent('wheel', { deltaY: -200, cancelable: true })"
+        wheel = f"document.querySelector('.graph').dispatchEvent({turned})"
+        assert not tab.ask(wheel)  # it was taken
+        assert tab.ask(width) > 1.4 * fit
+        tab.ask("document.activeElement.blur()")
+        assert tab.ask(wheel)  # the page scrolls
 
 
 def test_a_what_if_is_asked_compared_and_kept(tab: Tab, recorded: Place) -> None:
@@ -371,3 +482,21 @@ def test_pages_fit_every_screen_text_stands_out_and_everything_has_a_name(browse
                 if problems := [*browser.ask(_TOO_FAINT), *browser.ask(_NAMELESS)]:
                     found[path, scheme] = problems
     assert found == {}
+
+
+def test_what_belongs_to_a_run_is_folded_away_and_stays_so(tab: Tab, tmp_path: Path) -> None:
+    place = Place.at(tmp_path / "data")
+    parent = {"parent_run_id": "run-c", "parent_update": 1, "config": {"learner": {"iterations": 9}}}
+    fork = made(RunStarted, run_id="run-d", occurred_at_ms=START_MS + 60_000, **parent)
+    shown = "document.querySelector('.member').checkVisibility()"
+    before = [*made_up_run("run-c", updates=1), fork]
+    records = stored([*before, *made_up_run("run-e", updates=1)])
+    with ArchiveWriter(place.archive) as writer:
+        writer.write(records[: len(before)])
+        with visited(tab, place):
+            tab.wait(shown)
+            tab.ask("document.querySelector('.group input').click()")
+            tab.wait(f"!{shown}")
+            writer.write(records[len(before) :])
+            tab.wait("document.body.innerText.includes('made up run-e')")
+            assert not tab.ask(shown)

@@ -15,6 +15,11 @@ _RUN = "run-played"
 _LOADING_S = 240.0
 _STATE = "document.getElementById('told').dataset.state"
 _FIELD = "document.querySelector('#move input')"
+_CLICK = """(chosen => {
+    document.querySelector(chosen).dispatchEvent(new MouseEvent("click", { bubbles: true }));
+    return document.getElementById("told").innerText !== "Your move."
+        || document.querySelector("#move button").disabled;
+})"""
 _HAS_KEYBOARD = f"document.activeElement === {_FIELD}"
 _PLAYED = "document.querySelectorAll('#moves li').length"
 _OFFERED = "Array.from(document.querySelectorAll('#offers button')).map(each => each.value)"
@@ -57,8 +62,13 @@ def test_a_game_is_played_to_its_end(tab: Tab, place: Place) -> None:
         turn = 0
         while tab.ask(_STATE) == "yours":
             before = tab.ask(_PLAYED)
-            if turn % 2:
+            if turn % 3 == 1:
                 tab.ask("document.querySelector('#offers button').click()")
+            elif turn % 3 == 2:
+                # Only cells that can be played to are lit, and a click on another does nothing.
+                assert tab.ask("document.querySelectorAll('#board .legal').length") == len(tab.ask(_OFFERED))
+                assert not tab.ask(f"{_CLICK}('#board g:has(.mark)')")
+                assert tab.ask(f"{_CLICK}('#board .legal')")
             else:
                 assert tab.ask(_HAS_KEYBOARD)
                 _enter(tab, tab.ask(_OFFERED)[0])
@@ -69,6 +79,8 @@ def test_a_game_is_played_to_its_end(tab: Tab, place: Place) -> None:
         assert tab.ask("/You won|You lost|Nobody won/.test(document.getElementById('told').innerText)")
         assert tab.ask("document.getElementById('move').hidden && document.getElementById('give-up').hidden")
         assert tab.ask("window.mark") == "the page was never loaded again"
+        # Afterwards each answer of the model has the probability that it had.
+        assert tab.ask("document.querySelectorAll('#moves li .sure').length") == (tab.ask(_PLAYED) - 1) // 2
         moves = tab.ask(_PLAYED)
         game = tab.ask("location.pathname").rpartition("/")[2]
         tab.ask("document.querySelector('#told a').click()")
@@ -81,6 +93,34 @@ def test_a_game_is_played_to_its_end(tab: Tab, place: Place) -> None:
     assert (split, state, turns) == ("human", "finished", moves)
     rated = query(place.archive, "SELECT DISTINCT model_uid FROM ratings WHERE run_id = $1", [run]).rows
     assert sorted(rated) == [("Ada <b>",), ("ckpt-000000",)]
+
+
+def test_a_move_between_two_cells_takes_two_clicks(tab: Tab, place: Place) -> None:
+    with visited(tab, place) as base:
+        tab.go(base + "play")
+        tab.ask("document.querySelector('form[action$=play] button').click()")
+        tab.wait(f"location.pathname.includes('/play/') && {_FIELD} !== null")
+        tab.wait(f"{_STATE} === 'yours'", within_s=_LOADING_S)
+        tab.wait(_HAS_KEYBOARD)
+        # This game marks cells; its moves are told to be from cell 0 to 5, from 0 to 6, and from 1 to 5.
+        tab.ask(
+            "document.querySelectorAll('#offers button').forEach((each, at) => {"
+            " each.dataset.cells = ['0 5', '0 6', '1 5'][at] ?? '15 14'; })"
+        )
+        lit = "Array.from(document.querySelectorAll('#board .legal'), each => each.dataset.cell).join()"
+        cell = '#board [data-cell="{}"]'
+        assert not tab.ask(f"{_CLICK}('{cell.format(0)}')")
+        assert tab.ask(lit) == "5,6"
+        assert not tab.ask(f"{_CLICK}('{cell.format(1)}')"), "another is chosen"
+        assert tab.ask(lit) == "5"
+        assert not tab.ask(f"{_CLICK}('{cell.format(9)}')"), "none is chosen"
+        assert tab.ask(lit) == "0,1,15"
+        assert not tab.ask(f"{_CLICK}('{cell.format(0)}')")
+        assert tab.ask(f"{_CLICK}('{cell.format(6)}')")
+        tab.wait(f"{_PLAYED} > 0 && document.querySelector('#moves code').innerText === '[1]'")
+        tab.wait(f"{_STATE} === 'yours'", within_s=120)
+        tab.ask("document.querySelector('#give-up button').click()")
+        tab.wait(f"{_STATE} === 'over'", within_s=120)
 
 
 def test_what_the_server_refuses_is_said_and_stays_typed(tab: Tab, place: Place) -> None:

@@ -54,7 +54,10 @@ def _first_view(place: Place, path: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/", "/games", "/games?split=eval", "/runs/run-a", "/runs/run-a/results", "/charts.json?run=run-a"],
+    [
+        *("/", "/games", "/games?split=eval", "/runs/run-a", "/runs/run-a/wrong", "/runs/run-a/latest"),
+        *("/runs/run-a/results", "/charts.json?run=run-a"),
+    ],
 )
 @pytest.mark.long
 def test_a_first_view_takes_little_more_than_its_bare_query(place: Place, path: str) -> None:

@@ -1,22 +1,25 @@
 """Games found, watched and begun, and the graph of causes and effects; what a model wrote stays text."""
 
+import math
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from tests.archive.history import GAMES_PER_UPDATE
+from tests.archive.history import GAMES_PER_UPDATE, made_up_run
 from tests.history.views.conftest import ATTACK
-from tests.ui.web.conftest import HOST, client_of
+from tests.ui.web.conftest import HOST, RECORDED, client_of, shown
 from unstable_stream.api.place import Place
-from unstable_stream.events import game_id, step_id, trajectory_id
+from unstable_stream.events import Event, GameOutcome, GameStarted, game_id, step_id, trajectory_id
+from unstable_stream.history.hindsight.rederive import advantages
 
 
 def found(client: TestClient, base: str, query: str) -> list[str]:
     page = client.get(f"{base}/games?{query}")
     assert page.status_code == 200, page.text
-    return re.findall(r'/games/[0-9a-f-]{36}">(\w+ \d+)<', page.text)
+    return re.findall(r'/games/[0-9a-f-]{36}[^"]*">(\w+ \d+)<', page.text)
 
 
 def test_games_are_found_by_the_form(client: TestClient, base: str) -> None:
@@ -66,6 +69,85 @@ def test_a_game_is_shown_move_by_move(client: TestClient, base: str) -> None:
     assert client.get(f"{base}/games/..%2f..%2fetc").status_code == 404
 
 
+def test_each_move_has_the_probability_that_its_answer_had(client: TestClient, base: str) -> None:
+    page = client.get(f"{base}/games/{game_id('run-a', 'train', 4)}").text
+    moves = re.findall(r'<li class="seat\d"><a href="#move-(\d+)">(.*?)</a></li>', page)
+    assert [turn for turn, _ in moves] == list("012345")
+    # Seat 0 answered with tokens of -0.5 nats each; the other's answers are not recorded.
+    sure = {int(turn): re.findall(r"(-[\d.]+) nats.* ([\d.]+ %)</span>", text) for turn, text in moves}
+    assert [bool(sure[turn]) for turn in range(6)] == [True, False] * 3
+    for ((nats, percent),) in filter(None, sure.values()):
+        assert percent == f"{100 * math.exp(float(nats)):.1f} %"
+    assert page.count(">!?</span>") == sum(bool(found) for found in sure.values())
+
+
+def test_the_games_before_and_after_are_those_of_the_list(client: TestClient, base: str) -> None:
+    def near(address: str) -> dict[str, str]:
+        page = client.get(address).text
+        found = re.findall(r'<a rel="(prev|next)" href="([^"]+)">', page)
+        return {which: link.replace("&amp;", "&") for which, link in found}
+
+    def at(number: int, split: str = "eval") -> str:
+        return f"{base}/games/{game_id('run-a', split, number)}"
+
+    assert near(at(0)) == {"next": at(1)}
+    assert near(at(3)) == {"prev": at(2), "next": at(4)}
+    assert near(at(13)) == {"prev": at(12)}
+    listed = "?run=run-a&split=eval&model=ckpt-000002&opponent=random&sort=longest"
+    numbers = [int(each.split()[1]) for each in found(client, base, listed[1:])]
+    assert len(numbers) > 1
+    for place, number in enumerate(numbers):
+        led = near(at(number) + listed + "&page=1")
+        assert led.get("prev", "").partition("?")[0] == (at(numbers[place - 1]) if place else "")
+        if "next" in led:
+            assert led["next"].startswith(at(numbers[place + 1]) + "?run=run-a&")
+    every = found(client, base, "sort=earliest&page=1"), found(client, base, "sort=earliest&page=2")
+    assert len(every[0]) == 50
+    page = client.get(f"{base}/games?sort=earliest").text
+    last = re.findall(r'href="([^"]+/games/[0-9a-f-]{36}[^"]*)"', page)[-1].replace("&amp;", "&")
+    assert near(last)["next"].endswith("page=2")
+    assert near(near(last)["next"])["prev"] == last
+    # A game that is not in the list any more has no neighbours in it, and still leads back.
+    gone = client.get(at(3) + "?split=train&page=1").text
+    assert 'rel="next"' not in gone
+    assert "The list" in gone
+
+
+def test_surprising_moves_of_a_run_name_their_opponents(client: TestClient, base: str) -> None:
+    page = client.get(f"{base}/runs/run-a/surprises").text
+    rows = re.findall(r"<tr>(.*?)</tr>", page.partition("<tbody>")[2], re.DOTALL)
+    nats = [float(found) for row in rows for found in re.findall(r"(-[\d.]+) nats", row)]
+    assert len(nats) == len(rows) == 50
+    assert nats == sorted(nats)
+    assert all('data-label="Opponent">random<' in row for row in rows if "train" in row)
+    link, turn = re.findall(r'href="([^"#]+)#move-(\d+)"', page)[0]
+    assert f'id="move-{turn}"' in client.get(link).text
+    assert client.get(f"{base}/runs/run-z/surprises").status_code == 404
+
+
+def test_a_list_of_games_has_small_boards(client: TestClient, base: str) -> None:
+    games = [game_id("run-a", "train", number) for number in (4, 24, 999)]
+    page = client.get(f"{base}/games/boards", params={"game": games}).text
+    assert re.findall(r'data-of="([^"]+)"', page) == games[:1], "neither one in flight nor an unknown one"
+    assert "row 1: O, X, O; row 2: X, O, X" in page
+    assert "data-of" not in client.get(f"{base}/games/boards").text
+
+
+@pytest.mark.parametrize("env_id", ["KuhnPoker-v0", "openspiel:tic_tac_toe", "openspiel:othello", ""])
+def test_a_game_whose_texts_show_no_board_has_texts(tmp_path: Path, env_id: str) -> None:
+    def renamed(event: Event) -> Event:
+        known = isinstance(event, GameStarted | GameOutcome)
+        return msgspec.structs.replace(event, env_id=env_id) if known else event
+
+    game = game_id("run-a", "train", 4)
+    with shown(tmp_path, *map(renamed, made_up_run(updates=1))) as (client, base):
+        page = client.get(f"{base}/games/{game_id('run-a', 'train', 1)}").text
+        assert "row 1" not in client.get(f"{base}/games/boards?game={game}").text
+    assert page.count('<li class="move') == 3
+    assert 'class="board' not in page
+    assert ">sees<" in page
+
+
 def test_two_games_beside_each_other(client: TestClient, base: str) -> None:
     one, other = (game_id("run-a", "eval", number) for number in (2, 3))
     page = client.get(f"{base}/games/{one}?beside={other}").text
@@ -79,6 +161,9 @@ def test_what_a_model_wrote_stays_text(client: TestClient, base: str) -> None:
         client.get(f"{base}/games/{game_id('run-a', 'eval', 12)}").text,
         client.get(f"{base}/games?text=%3Cscript%3E&model=%22%3E%3Cscript%3E").text,
         client.get(f"{base}/games/%3Cscript%3E").text,
+        client.get(f"{base}/games/{game_id('run-a', 'eval', 3)}?page=1&model=%22%3E%3Cscript%3E").text,
+        client.get(f"{base}/runs/run-a/surprises").text,
+        client.get(f"{base}/games/boards?game=%22%3E%3Cscript%3E").text,
     ]
     assert "&lt;/script&gt;&lt;/pre&gt;&lt;img src=x" in pages[0]
     for page in pages:
@@ -151,6 +236,40 @@ def test_without_a_name_there_is_something_to_begin_with(client: TestClient, bas
     assert [kind for _, kind in starts] == kinds
     for address, _ in starts:
         assert client.get(address.replace("&amp;", "&")).status_code == 200
+
+
+def test_the_latest_updates_of_the_chosen_run_are_offered(client: TestClient, base: str) -> None:
+    page = client.get(f"{base}/why?run=run-b").text
+    assert '<option value="run-b" selected>' in page
+    rows = re.findall(r'<a href="([^"]+)">update (\d+)</a></th><td><a href="([^"]+)">(ckpt-\d+)</a>', page)
+    assert [int(update) for _, update, _, _ in rows] == list(range(len(rows), 0, -1))
+    for update_link, update, checkpoint_link, uid in rows[:1]:
+        assert f"Why: update <code>{update}</code>" in client.get(update_link).text
+        assert f"Why: checkpoint <code>{uid}</code>" in client.get(checkpoint_link).text
+    refused = client.get(f"{base}/why?run=%3Cscript%3E")
+    assert refused.status_code == 404
+    assert "no such run" in refused.text
+
+
+def test_the_graph_says_in_words_what_each_node_is(client: TestClient, base: str) -> None:
+    game = game_id("run-a", "train", 4)
+    step = step_id(trajectory_id(game, 0), 0)
+    page = client.get(f"{base}/why?of={step}").text
+    assert re.search(r">ckpt-000001, move 1: [^<]+</text>", page)
+    assert re.search(r">reward [+−][\d.]+</text>", page)
+    assert re.search(r">(ckpt-000001 beat|[\w-]+ beat ckpt-000001|ckpt-000001 and [\w-]+ drew)", page)
+    assert re.search(r">[+−][\d.]+ : [+−][\d.]+, \w+, 6 moves</text>", page)
+    assert re.search(r">trained on \d+ steps</text>", page)
+
+
+def test_a_step_has_its_weight_in_words(recorded: Place) -> None:
+    with client_of(recorded) as client:
+        page = client.get(f"/{recorded.root.name}/why?of={RECORDED}:update:1").text
+    weights = advantages(recorded.archive, RECORDED, 1)
+    shown = re.findall(r'aria-label="step ([\w-]+)"><rect.*?weight ([+−][\d.e]+)</text>', page)
+    assert len(shown) > 1
+    for step, weight in shown:
+        assert float(weight.replace("−", "-")) == pytest.approx(weights[step], rel=0.01)
 
 
 def test_a_place_without_runs_has_nothing_to_begin_with(tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
 """One run, and several beside each other: the numbers behind the curves."""
 
+import csv
 import json
+import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +12,10 @@ from starlette.testclient import TestClient
 
 from tests.archive.history import START_MS, made_up_run
 from tests.builders import made
+from tests.history.views.conftest import ATTACK
 from tests.ui.web.conftest import shown
 from unstable_stream.api.place import Place
-from unstable_stream.events import Metrics, PartChanged, RunStarted, event_id
+from unstable_stream.events import Metrics, PartChanged, ProcessCost, RunStarted, event_id
 
 
 def charts(client: TestClient, base: str, query: str) -> dict[str, Any]:
@@ -77,6 +81,80 @@ def test_a_metric_of_a_plug_in_appears_by_itself(tmp_path: Path) -> None:
     assert {one["name"] for one in found["metric-pool-seen"]["series"]} == {"random", "ckpt-000000"}
 
 
+def test_the_numbers_of_every_plot_are_files(client: TestClient, base: str) -> None:
+    """Without a script: each link of the page leads to the numbers of its chart."""
+    runs = "run=run-a&run=run-b&by=games"
+    page = client.get(f"{base}/numbers?{runs}").text
+    links = [unescape(link) for link in re.findall(r'href="([^"]*charts\.csv[^"]*)"', page)]
+    drawn = charts(client, base, runs)
+    assert len(links) == len(drawn)
+    for link, chart in zip(links, drawn.values(), strict=True):
+        answer = client.get(link)
+        name = re.fullmatch(r'attachment; filename="([\w.-]+)\.csv"', answer.headers["content-disposition"])
+        assert name is not None, link
+        columns, *rows = csv.reader(answer.text.splitlines())
+        if chart["matrix"] is not None:
+            assert columns == ["player", "against", "score", "from", "to", "games"]
+            assert len(rows) == sum(value is not None for row in chart["matrix"]["values"] for value in row)
+            continue
+        assert len(rows) == sum(len(one["x"]) for one in chart["series"])
+        first, at = chart["series"][0], len(chart["series"]) > 1
+        assert rows[0][at : at + 2] == [str(first["x"][0]), str(first["y"][0])]
+    (one,) = (link for link in links if link.endswith("chart=win-rate"))
+    assert client.get(one).text.splitlines()[0] == "line,training games played,games won,from,to,games"
+    refused = client.get(f"{base}/charts.csv?{runs}&chart=lost")
+    assert refused.status_code == 400
+    assert "did you mean" in refused.text
+
+
+def test_files_of_hostile_metrics_have_harmless_names(tmp_path: Path) -> None:
+    name = f"../{ATTACK}\r\nx: y"
+    with shown(tmp_path, *made_up_run("run-c", updates=1), _reported(ATTACK, name, 1.0, 1)) as (client, base):
+        page = client.get(f"{base}/numbers?run=run-c").text
+        assert ATTACK not in page
+        link = next(link for link in re.findall(r'href="([^"]*)"', page) if "script" in link)
+        answer = client.get(unescape(link))
+    assert answer.status_code == 200
+    assert re.fullmatch(r'attachment; filename="[\w.-]+\.csv"', answer.headers["content-disposition"])
+    assert "x" not in answer.headers
+
+
+def test_what_processes_used_over_time(tmp_path: Path) -> None:
+    """Each rate is of the time since the report before, of the same life of the process."""
+
+    def cost(incarnation: str, second: int, cpu_s: float, memory: int) -> ProcessCost:
+        moment = START_MS + 1000 * second
+        uid = event_id("run-c", "cost", incarnation, second)
+        head = {"event_id": uid, "run_id": "run-c", "occurred_at_ms": moment, "process": "learner"}
+        used = {"wall_s": float(second), "cpu_s": cpu_s, "peak_memory_bytes": memory}
+        return made(ProcessCost, incarnation=incarnation, **head, **used)
+
+    reports = [cost("a", 0, 2.0, 10**8), cost("a", 60, 92.0, 10**9), cost("a", 120, 122.0, 10**9)]
+    reports += [cost("b", 200, 1.0, 10**8), cost("b", 210, 11.0, 10**8)]
+    with shown(tmp_path, *made_up_run("run-c", updates=1), *reports) as (client, base):
+        found = charts(client, base, "run=run-c")
+    (cores,) = found["used-cores"]["series"]
+    assert cores["name"] == "learner"
+    assert (cores["x"], cores["y"]) == ([60.0, 120.0, 210.0], [1.5, 0.5, 1.0])
+    (memory,) = found["used-memory_mb"]["series"]
+    assert memory["y"] == [100.0, 1000.0, 1000.0, 100.0, 100.0]
+    assert found["used-checkpoints_mb"]["series"]
+    assert "used-gpus" not in found  # it held none
+
+
+def test_seeds_are_drawn_as_their_mean(tmp_path: Path) -> None:
+    with shown(tmp_path, *made_up_run("run-c", updates=2), *made_up_run("run-d", updates=2)) as (
+        client,
+        base,
+    ):
+        found = charts(client, base, "run=run-c&run=run-d")
+        alone = charts(client, base, "run=run-c")
+    (mean,) = found["groups-grad_norm"]["series"]
+    assert (mean["x"], mean["y"]) == ([1.0, 2.0], [0.5, 1.0])
+    assert mean["low"] == mean["high"] == mean["y"]  # the seeds agree
+    assert not any(key.startswith("groups-") for key in alone)
+
+
 def test_alerts_services_and_the_log_of_a_run(tmp_path: Path) -> None:
     """An alert of a plug-in stands until it is taken back."""
     alerts = [("<b>slow</b>", 0.5, 1), ("gone", 0.5, 1), ("gone", 0.0, 2)]
@@ -101,12 +179,24 @@ def test_alerts_services_and_the_log_of_a_run(tmp_path: Path) -> None:
 
 def test_several_runs_lie_over_each_other(client: TestClient, base: str) -> None:
     page = client.get(f"{base}/compare?run=run-a&run=run-b").text
+    assert f'{base}/diff?run=run-a&run=run-b">Where do the two part?</a>' in page
     assert "learner.iterations" in page
     assert "2 of 2 runs chosen" in page
     found = charts(client, base, "run=run-a&run=run-b&by=games")
     assert [len(one["x"]) for one in found["loss"]["series"]] == [6, 2]
     assert [one["name"] for one in found["loss"]["series"]] == ["made up run-a", "made up run-b"]
     assert "Compare runs" in client.get(f"{base}/compare").text
+
+
+def test_the_page_of_two_runs_says_where_they_part(client: TestClient, base: str) -> None:
+    page = client.get(f"{base}/diff?run=run-a&run=run-b").text
+    assert "First differ the <b>settings and code</b>: learner.iterations" in page
+    assert "<pre>learner.iterations = 6</pre>" in page
+    assert "<code>unstable-stream diff run-a run-b</code>" in page
+    for wrong in ("run=run-a", "run=run-a&run=run-c", "run=run-a&run=run-a", "run=%3Cscript%3E&run=run-a"):
+        refused = client.get(f"{base}/diff?{wrong}")
+        assert refused.status_code == 400
+        assert "<script>&" not in refused.text
 
 
 def test_forks_are_a_tree(tmp_path: Path) -> None:
@@ -117,3 +207,12 @@ def test_forks_are_a_tree(tmp_path: Path) -> None:
         page = client.get(f"{base}/compare?run=run-d").text
         assert page.index("<h2>Forks</h2>") < page.index("↳ at update 1:")
         assert "1 of 9 updates, 0 games" in client.get(f"{base}/").text
+
+
+def test_names_of_groups_stay_text(tmp_path: Path) -> None:
+    hostile = [made(RunStarted, run_id=f"run-{name}", name=f"{ATTACK}{name}") for name in ("c", "d")]
+    with shown(tmp_path, *hostile) as (client, base):
+        page = client.get(f"{base}/compare?run=run-c&run=run-d&baseline=%3Cscript%3E").text
+    assert "&lt;script&gt;document.title=" in page
+    assert ATTACK not in page
+    assert "no evaluation" in page

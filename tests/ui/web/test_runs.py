@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from tests.archive.history import GAMES_PER_UPDATE, made_up_run, stored
+from tests.archive.history import GAMES_PER_UPDATE, START_MS, made_up_run, stored
+from tests.builders import made
+from tests.history.views.conftest import ATTACK
 from tests.places import archived
 from tests.runs.sweep_events import sweep_events
 from tests.ui.web.conftest import client_of, shown
 from unstable_stream.api.place import Place
 from unstable_stream.archive import ArchiveWriter, drop_run
 from unstable_stream.errors import RunError
+from unstable_stream.events import RunStarted
 from unstable_stream.history.views.run_list import life_of, list_runs
 from unstable_stream.log.stores.archive_address import ARCHIVE_VARIABLE, ArchiveAddress
 from unstable_stream.ui.web import Site
@@ -29,8 +32,9 @@ def test_a_run_has_state_progress_win_rate_speed_and_trouble(archive: Path) -> N
     assert one.progress == 1.0
     assert one.games == 6 * GAMES_PER_UPDATE + 2 * 7
     # Each checkpoint plays one evaluation game per seat, and from the second on wins the one as seat 0.
-    assert one.curve == [0.0, *[0.5] * 6]
-    assert one.win_rate == 0.5
+    assert one.telling is not None
+    assert [point.share for point in one.telling.points] == [0.0, *[0.5] * 6]
+    assert (one.telling.against, one.telling.latest.games) == ("against random", 2)
     # A game a second, the last at its 38th.
     assert one.games_per_s == pytest.approx(38 / 37)
     assert one.trouble is not None
@@ -50,6 +54,8 @@ def test_the_page_lists_them(client: TestClient, base: str) -> None:
     assert "made up run-a" in page
     assert "6 of 6 updates, 38 games" in page
     assert page.count("<polyline") == 2
+    assert '<b class="nowrap">50.0 %</b> <span class="quiet nowrap">9.5 % to 90.5 %</span>' in page
+    assert "<small>against random, update 6, 2 games</small>" in page
     assert "60% of the answers" in page
     assert 'state-lost">lost</span><small>silent for' in page
 
@@ -168,7 +174,39 @@ def test_a_sweep_is_one_link_to_its_runs_and_their_means(tmp_path: Path) -> None
         assert "6 of 6 runs chosen" in compared
         assert "learning_rate=0.001" in compared
         assert "73.3 %" in compared
+        assert "<b>learning_rate=0.001</b>" in compared, "the baseline"
+        other = client.get(f"{place}/compare?sweep=a%26b&baseline=demo-0.5-1").text
+        assert "<b>learning_rate=0.5</b>" in other
+        assert "selected>learning_rate=0.5</option>" in other
+        assert '<b>100.0 %</b> <span class="quiet nowrap">43.9 % to 100.0 %</span>' in other
         runs = "&".join(f"run=demo-0.001-{seed}" for seed in range(3))
         sections = client.get(f"{place}/charts.json?{runs}").json()["sections"]
-        assert sections[0]["title"] == "Over seeds"
+        assert sections[0]["title"] == "By configuration"
         assert len(sections[0]["charts"][0]["series"]) == 1
+
+
+def test_those_that_belong_to_a_run_stand_below_it_and_can_be_folded(tmp_path: Path) -> None:
+    parent = {"parent_run_id": "run-c", "parent_update": 1}
+    named = {
+        "run-d": (f"{ATTACK}", {"learner": {"iterations": 9}}),
+        "run-e": ("eval", {"learner": {"iterations": 1}}),
+    }
+    belonging = [
+        made(RunStarted, run_id=run, occurred_at_ms=START_MS + 60_000, name=name, config=config, **parent)
+        for run, (name, config) in named.items()
+    ]
+    other = made(
+        RunStarted, run_id="run-f", occurred_at_ms=START_MS + 90_000, config={"learner": {"iterations": 9}}
+    )
+    with shown(tmp_path, *made_up_run("run-c", updates=1), *belonging, other) as (client, base):
+        page = client.get(f"{base}/").text
+    alone, family = page.split('<tbody id="group-')[1:]
+    assert alone.startswith("run-f")
+    assert "with " not in alone
+    places = [family.index(f"<code>{run}</code>") for run in ("run-c", "run-d", "run-e")]
+    assert places == sorted(places)
+    assert family.count('<tr class="member">') == 2
+    assert '<input type="checkbox" value="group run-c" checked> with 1 evaluation, 1 fork</label>' in family
+    assert f'{base}/compare?run=run-c&amp;run=run-d">Compare the 2 that train</a>' in family
+    assert ATTACK not in page
+    assert "<small>0 games</small>" in family, "an evaluation makes no updates"

@@ -88,6 +88,59 @@ def test_a_wrong_form_is_answered_in_words(
     assert says in answer.text
 
 
+def test_what_was_typed_is_kept_after_an_error(asking: TestClient, recorded: Place) -> None:
+    path, hostile = f"/{recorded.root.name}/what-if", '"><script>alert(1)</script>'
+    form = {"run": RUN, "system": "elo", "k": hostile, "mu": "1200", "label": "mine", "replace": "1"}
+    page = asking.post(f"{path}/ratings", data=form, headers=_ORIGIN).text
+    assert "expected a number" in page
+    assert hostile not in page
+    (elo,) = re.findall(r'value="elo">(.*?)</form>', page, re.DOTALL)
+    for name, value in (("k", "&#34;&gt;&lt;script&gt;"), ("mu", "1200"), ("label", "mine")):
+        assert re.search(rf'name="{name}" value="{re.escape(value)}', elo), name
+    assert 'name="replace" value="1" checked' in elo
+    assert page.count("checked") == 1  # the other forms are as they were
+    page = asking.post(f"{path}/rewards", data={"run": RUN, "rewards": "final = <"}, headers=_ORIGIN).text
+    assert "not valid TOML" in page
+    assert ">final = &lt;</textarea>" in page
+
+
+def test_what_was_asked_is_at_hand_beside_the_answer(asking: TestClient, recorded: Place) -> None:
+    page = ask(asking, recorded, "ratings", system="elo", k="8")
+    (again,) = re.findall(r'<p><a href="([^"]+)">Ask another', page)
+    form = asking.get(again.replace("&amp;", "&")).text
+    assert re.search(r'name="k" value="8"', form)
+    failed = ask(asking, recorded, "ratings", system="elo", k="-1")
+    (again,) = re.findall(r'<p><a href="([^"]+)">Change it', failed)
+    assert re.search(r'name="k" value="-1"', asking.get(again.replace("&amp;", "&")).text)
+
+
+def test_settings_say_what_they_mean(asking: TestClient, recorded: Place) -> None:
+    page = asking.get(f"/{recorded.root.name}/what-if").text
+    assert '<dd id="elo-k">The most that one game of two can move a rating, in points.</dd>' in page
+    described = re.findall(r'aria-describedby="([\w-]+)"', page)
+    assert len(described) > 10
+    assert all(page.count(f'<dd id="{name}">') == 1 for name in described)
+    assert "On a batch, before it is trained on" in page
+    assert "NormalizeRewards(z_score" in page
+
+
+def test_differences_are_drawn(asking: TestClient, recorded: Place) -> None:
+    page = ask(asking, recorded, "ratings", system="elo", k="16")
+    drawn = re.findall(r"<title>([\w-]+): place (\d+) → (\d+), rating", page)
+    rows = re.findall(
+        r'<th scope="row">([^<]+)</th><td class="right">(\d+)</td><td class="right quiet">(\d+)', page
+    )
+    assert drawn
+    assert {(uid, was, now) for uid, was, now in drawn} <= {(uid, was, now) for uid, now, was in rows}
+    ends = [float(y) for y in re.findall(r'<circle cx="300" cy="([\d.]+)"', page)]
+    assert (min(ends), max(ends)) == (0, 300)
+    page = ask(asking, recorded, "rewards", rewards="final = []")
+    boxes = re.findall(r'aria-label="from ([+−\d.e]+) to ([+−\d.e]+), median', page)
+    assert len(boxes) == page.count('class="zero"') > 2
+    places = [float(x) for x in re.findall(r'<line x1="([-\d.]+)" x2="[-\d.]+" y1="10"', page)]
+    assert all(0 <= x <= 200 for x in places)
+
+
 def test_what_a_run_used_is_written_as_toml() -> None:
     numbers = [math.inf, -math.inf, 1e300, 7]
     said = {"text": 'a "b" \\ \n \x7f 😀', "odd key": 1, "numbers": numbers, "deep": {"yes": True}}

@@ -174,9 +174,7 @@ class StandardLearner:
                 f"update {update_number} got {len(samples)} samples; "
                 f"expected 1 to batch_size = {settings.batch_size}"
             )
-        if settings.num_threads is not None and torch.get_num_threads() != settings.num_threads:
-            # A thread begins with what the last one in here set.
-            torch.set_num_threads(settings.num_threads)
+        self._use_threads()
         if admissions is None:
             admissions = [self.algorithm.admit(sample) for sample in samples]
         trained = [
@@ -193,6 +191,22 @@ class StandardLearner:
         self._step = update_number
         self._samples_seen += int(result.metrics["samples"])
         return result
+
+    def answer_log_ratios(self, samples: Sequence[TrainingSample]) -> NDArray[np.float64]:
+        """Return how much more probable each answer is under the policy as it is than under the one that
+        played, as the log of the ratio, float64[B]; of what is trained on.
+        """
+        self._check_usable()
+        self._use_threads()
+        tokens = self.training.trained_tokens
+        played = [sample.logprobs[: tokens(sample)].sum(dtype=np.float64) for sample in samples]
+        ratios: NDArray[np.float64] = self.training.answer_logprobs(samples).numpy() - np.array(played)
+        return ratios
+
+    def _use_threads(self) -> None:
+        wanted = self.training.settings.num_threads
+        if wanted is not None and torch.get_num_threads() != wanted:
+            torch.set_num_threads(wanted)  # a thread begins with what the last one in here set
 
     def save(
         self,

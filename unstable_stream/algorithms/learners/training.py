@@ -200,7 +200,7 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         sums: list[Mapping[str, Tensor]] = []
         own = batches[self._rank.number :: self._rank.count]
-        self.algorithm.mean_length = sum(map(self._trained_tokens, samples)) / count
+        self.algorithm.mean_length = sum(map(self.trained_tokens, samples)) / count
         for indices in own:
             batch = self.algorithm.prepare_batch([samples[index] for index in indices])
             with self.autocast():
@@ -286,7 +286,7 @@ class Training:
         take a pass for each pair, so that many updates are left out as make it a sixteenth of a forward pass.
         """
         positions = {each.prompt_token_ids.tobytes(): each for each in samples}
-        long = any(self._trained_tokens(each) > 1 for each in samples)
+        long = any(self.trained_tokens(each) > 1 for each in samples)
         every = math.ceil(16 * _POSITIONS**2 / self.settings.batch_size) if long else 1
         if len(positions) < _POSITIONS or (update - 1) % every:
             return {}
@@ -300,13 +300,18 @@ class Training:
             for shown in chosen
             for tokens, logprobs in said
         ]
-        table = torch.empty(len(pairs), dtype=torch.float64)
-        with self.evaluating():
-            for indices in self._micro_batches(pairs):
-                table[indices] = self.algorithm.answer_logprobs([pairs[at] for at in indices]).double().cpu()
-        table = table.view(_POSITIONS, _POSITIONS)  # by position and answer
+        table = self.answer_logprobs(pairs).view(_POSITIONS, _POSITIONS)  # by position and answer
         found = (table.diag() - table.logsumexp(0)).mean().item() + math.log(_POSITIONS)
         return {"answer_information": found}
+
+    def answer_logprobs(self, samples: Sequence[TrainingSample]) -> Tensor:
+        """Return the log-probability of each answer under the policy as it is, float64[B], on the CPU."""
+        found = torch.empty(len(samples), dtype=torch.float64)
+        with self.evaluating():
+            for indices in self._micro_batches(samples):
+                scores = self.algorithm.answer_logprobs([samples[at] for at in indices])
+                found[indices] = scores.double().cpu()
+        return found
 
     def _raise_not_finite(
         self,
@@ -334,7 +339,8 @@ class Training:
         length = len(sample.prompt_token_ids) + len(sample.completion_token_ids)
         return length if self.settings.max_train_len is None else min(length, self.settings.max_train_len)
 
-    def _trained_tokens(self, sample: TrainingSample) -> int:
+    def trained_tokens(self, sample: TrainingSample) -> int:
+        """Return how many tokens of an answer are trained on."""
         return self._length(sample) - len(sample.prompt_token_ids)
 
     # -- going on ---------------------------------------------------------------------------------

@@ -16,9 +16,11 @@ import msgspec
 from unstable_stream.events import (
     AdapterProbe,
     Checkpoint,
+    EnvironmentUse,
     Event,
     ExtensionUse,
     GameOutcome,
+    GamePosition,
     GameStarted,
     LearnerUpdate,
     Metrics,
@@ -57,6 +59,8 @@ _SQL_TYPES: Final[Mapping[object, str]] = {
     dict[str, bool]: "JSON",
     dict[str, Any]: "JSON",
     tuple[ExtensionUse, ...]: "JSON",
+    tuple[EnvironmentUse, ...]: "JSON",
+    GamePosition: "JSON",
 }
 _PACKED: Final = {"int32": "INTEGER[]", "float32": "FLOAT[]"}
 _LONG_TEXTS: Final = {(name, "VARCHAR") for name in ("value", "observation", "prompt", "completion")}
@@ -78,10 +82,18 @@ NOT_COLUMNS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
     ExtensionUse: dict.fromkeys(
         ("kind", "target", "distribution", "version", "sha256"), "`run_events.extensions` has it."
     ),
+    EnvironmentUse: dict.fromkeys(
+        ("env_id", "num_players", "distribution", "version", "sha256", "verdict", "judged_at_ms"),
+        "`run_events.environments` has it.",
+    ),
     RunStarted: dict.fromkeys(
         ("log_id", "start_offsets"), "It concerns reading the log alone; `events.value` has it."
     ),
-    GameStarted: {"seats": "Each is a row of `planned_seats`; `models` has their models."},
+    GameStarted: {
+        "seats": "Each is a row of `planned_seats`; `models` has their models.",
+        "position": "`game_outcomes.position` has it.",
+        "moves": "They are the first rows of `actions`.",
+    },
     GameOutcome: {
         "seats": "Each is a row of `seats`; `models`, `rewards` and `winner` sum them up.",
         "actions": "Each is a row of `actions`.",
@@ -91,11 +103,13 @@ NOT_COLUMNS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
     },
     Seat: {"parent_uid": _PARENT},
     SeatResult: {"parent_uid": _PARENT},
+    GamePosition: dict.fromkeys(("game_id", "turn", "seed", "moves"), "`game_outcomes.position` has it."),
     Trajectory: {
         "turns": "Each is a row of `turns`.",
         "rewards": "`game_outcomes.rewards` has them.",
         "roles": "`seats.role` says it of each seat.",
         "trained_seats": "`seats.trained` says it of each seat.",
+        "position": "`game_outcomes.position` has it.",
     },
     Step: {
         "prompt_token_ids": _TOKENS,

@@ -137,6 +137,13 @@ GAMES = (
                 lambda row: row.event.no_answers.get(row.item.seat, 0),
             ),
             Column(
+                "branched",
+                "BOOLEAN",
+                "Whether the game began from a position of another one. NULL: archived before there "
+                "was this column.",
+                lambda row: row.event.position is not None,
+            ),
+            Column(
                 "game_digest",
                 "BIGINT",
                 "The same for two games of the same moves and ranks. NULL: no moves are recorded, or it was "
@@ -351,6 +358,11 @@ OPERATIONS = (
             *columns_of(events.Metrics, of="event", only=("occurred_at_ms",)),
         ),
         _values,
+    ),
+    table_of(
+        "process_costs",
+        "What each process of a run has used, one row per report; the view `costs` adds them up.",
+        events.ProcessCost,
     ),
     table_of(
         "dead_letters",

@@ -17,6 +17,8 @@
 -- invalid_seat: Whose invalid move ended the game; NULL: nobody's.
 -- num_turns: Moves of all seats.
 -- duration_ms: Milliseconds from reset to end.
+-- parent_game_id: The game from a position of which it was played on; NULL: it began at the beginning, or has not ended.
+-- parent_turn: The number of that game's moves before the position.
 -- Example: SELECT state, split, count(*) AS games FROM games GROUP BY state, split ORDER BY state, split
 SELECT
     game_id,
@@ -36,7 +38,9 @@ SELECT
     o.rewards,
     o.invalid_seat,
     o.num_turns,
-    o.duration_ms
+    o.duration_ms,
+    o.position->>'$.game_id' AS parent_game_id,
+    CAST(o.position->>'$.turn' AS INTEGER) AS parent_turn
 FROM game_starts AS s
 FULL JOIN game_outcomes AS o USING (game_id)
 FULL JOIN game_abandonments AS a USING (game_id)

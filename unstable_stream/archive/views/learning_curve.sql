@@ -32,7 +32,7 @@ WITH by_seat AS (
         repeats(s.game_digest) AS times
     FROM seats AS s
     JOIN game_outcomes AS o USING (game_id)
-    WHERE s.kind = 'checkpoint'
+    WHERE s.kind = 'checkpoint' AND s.branched IS NOT TRUE
         AND CASE WHEN s.split = 'eval' THEN s.model_uid = o.evaluated_uid ELSE s.trained END
         AND list_distinct(string_split(s.opponent, ', ')) IS DISTINCT FROM [s.model_uid]
     GROUP BY s.run_id, s.split, s.env_id, s.model_uid, s.policy_version, s.opponent, s.seat

@@ -12,8 +12,10 @@
 -- losses: The row model ranked worse.
 -- mean_reward: The row model's mean final reward.
 -- win_rate: wins / games, 0 to 1.
--- win_rate_low: Lower bound of the 95 % Wilson interval; games of players in the same seats that are all one and the
--- same, move by move, count once.
+-- independent_games: Games that count for intervals: those of players in the same seats that are all one and the same,
+-- move by move, count once.
+-- independent_score: Mean over these of 1 for a win, 1/2 for a draw and 0 for a loss.
+-- win_rate_low: Lower bound of the 95 % Wilson interval.
 -- win_rate_high: Upper bound of the 95 % Wilson interval.
 -- Example: PIVOT (SELECT model_uid, opponent_uid, win_rate FROM payoff_matrix WHERE split = 'train')
 -- ON opponent_uid USING any_value(win_rate) ORDER BY model_uid
@@ -21,7 +23,7 @@ WITH pairs AS (
     -- A seat of a game of two knows whom it met and how it ended; to join it with the other takes ten times as long.
     SELECT run_id, split, env_id, model_uid, seat, opponent AS opponent_uid, reward, result, game_digest
     FROM seats
-    WHERE opponent <> model_uid AND NOT contains(opponent, ', ') AND team IS NULL
+    WHERE opponent <> model_uid AND NOT contains(opponent, ', ') AND team IS NULL AND branched IS NOT TRUE
     UNION ALL
     SELECT
         a.run_id, a.split, a.env_id, a.model_uid, a.seat, b.model_uid, a.reward,
@@ -30,6 +32,7 @@ WITH pairs AS (
     FROM seats AS a
     JOIN seats AS b ON a.game_id = b.game_id AND a.model_uid <> b.model_uid
     WHERE (contains(a.opponent, ', ') OR a.team IS NOT NULL) AND a.counts IS NOT FALSE AND b.counts IS NOT FALSE
+        AND a.branched IS NOT TRUE
         AND (a.team IS NULL OR b.team IS NULL OR a.team <> b.team)
 ), by_seat AS (
     SELECT
@@ -51,6 +54,8 @@ SELECT
     sum(losses)::BIGINT AS losses,
     sum(reward) / sum(games) AS mean_reward,
     sum(wins) / sum(games) AS win_rate,
+    sum(games / times)::BIGINT AS independent_games,
+    sum((wins + draws / 2) / times) / sum(games / times) AS independent_score,
     wilson_low(sum(wins / times), sum(games / times)) AS win_rate_low,
     wilson_high(sum(wins / times), sum(games / times)) AS win_rate_high
 FROM by_seat

@@ -31,5 +31,5 @@ SELECT
     wilson_high(win_rate * independent_games, independent_games) AS win_rate_high,
     avg(reward) AS mean_reward
 FROM seats
-WHERE kind = 'checkpoint'
+WHERE kind = 'checkpoint' AND branched IS NOT TRUE
 GROUP BY run_id, split, env_id, model_uid, policy_version, seat, opponent

@@ -40,7 +40,7 @@ def load_game(name: str, parameters: Mapping[str, Any] | None = None) -> Any:  #
         )
     try:
         game = pyspiel.load_game(name, given)
-    except (pyspiel.SpielError, TypeError, RuntimeError) as error:
+    except (pyspiel.SpielError, TypeError, RuntimeError, IndexError) as error:
         raise ConfigError(f"{wrong}: OpenSpiel refused {given}: {' '.join(str(error).split())}") from error
     reason = _unplayable(pyspiel, game)
     if reason:

@@ -12,13 +12,14 @@ import inspect
 import random
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, TypeAlias
 
 from unstable_stream.errors import ConfigError, GameError, did_you_mean
 from unstable_stream.extensions import KINDS, Reference, build, entry_points_of
 from unstable_stream.extensions.build import refuse
+from unstable_stream.games.disguises.naming import plain_id
 from unstable_stream.games.opponents import legal_moves, search
 from unstable_stream.games.opponents.grammars import GRAMMARS, first_legal, random_legal
 from unstable_stream.games.players import Move, Player, TurnContext
@@ -77,13 +78,34 @@ def check_scripted(name: str, env_id: str) -> None:
 
 def scripted_player(name: str, env_id: str) -> Player:
     """Return the scripted player ``name`` for ``env_id``; raises as :func:`check_scripted`."""
+    if (plain := plain_id(env_id)) != env_id:
+        return _PlainPlayer(scripted_player(name, plain), plain)
     if _is_own(name):
         return _own_player(name)
     check_scripted(name, env_id)
     return ScriptedPlayer(name, _strategies(env_id)[name])
 
 
+@dataclass(frozen=True, slots=True)
+class _PlainPlayer:
+    """Plays a disguised game as a player does who knows it: the same moves as without the disguise."""
+
+    player: Player
+    env_id: str
+    """Without the disguise."""
+
+    async def move(self, turn: TurnContext) -> Move:
+        plain, accepts = turn.plain, turn.accepts
+        if plain is None:
+            raise GameError(f"{turn.env_id}: the turn does not say what it is without its disguise")
+        tried = None if accepts is None else lambda action: accepts(plain.disguised(action))
+        seen = replace(turn, env_id=self.env_id, observation=plain.observation, accepts=tried, plain=None)
+        move = await self.player.move(seen)
+        return replace(move, action=plain.disguised(move.action))
+
+
 def _strategies(env_id: str) -> Mapping[str, Candidates]:
+    env_id = plain_id(env_id)
     if Reference.parse(env_id, "env_id").names_code:  # an environment of the user's own may list its moves
         return {
             "random-legal": lambda turn: legal_moves.listed_moves(turn.observation),

@@ -30,7 +30,7 @@ from unstable_stream.log.topics import load_topics
 from unstable_stream.runs.base_model import base_model_path, with_fingerprint
 from unstable_stream.runs.config import RunConfig, parse_config, read_toml
 from unstable_stream.runs.data_dir import DataDir
-from unstable_stream.runs.history import RunHistory
+from unstable_stream.runs.history import RunHistory, RunStatus
 from unstable_stream.runs.overlay import overlaid
 from unstable_stream.runs.recording import finish_run, new_run_id, start_run
 from unstable_stream.services.launch.stopping import Stop, end_by, say, stopped_by_signals
@@ -53,10 +53,8 @@ class OfflineProgress:
     updates: int = 0
 
 
-async def find_recorded_run(
-    history: History, wanted: str, dropped: Collection[str] = ()
-) -> tuple[str, Mapping[str, Any]]:
-    """Return a run's full id and latest configuration; see :meth:`RunHistory.find`.
+async def find_recorded_run(history: History, wanted: str, dropped: Collection[str] = ()) -> RunStatus:
+    """Return a run, as far as its topic says; see :meth:`RunHistory.find`.
 
     Raises:
         RunError: no such run, or several; lists what is there.
@@ -65,8 +63,7 @@ async def find_recorded_run(
     async for piece in merged(history, Slice(topics=(RunStarted.TOPIC,))):
         for event in readable_events(piece.records):
             runs.apply(event)
-    run = runs.find(wanted, dropped)
-    return run.run_id, run.settings
+    return runs.find(wanted, dropped)
 
 
 def load_offline_config(
@@ -102,13 +99,22 @@ def load_offline_config(
             f"{path}: buffer.max_staleness = {config.buffer.max_staleness}, but the policy versions of "
             "replayed steps count the updates of another run: leave it out"
         )
-    sampled_with = begun.sampling.top_p
-    if sampled_with < 1:
-        raise ConfigError(
-            f"the steps were sampled with sampling.top_p = {sampled_with}: the learner scores tokens under "
-            "the whole distribution, so its importance ratios would be wrong. Replay a run with top_p = 1"
-        )
+    check_scores(begun)
     return config
+
+
+def check_scores(recorded: RunConfig) -> None:
+    """Refuse the steps of a run whose tokens no learner can weigh.
+
+    Raises:
+        ConfigError: it sampled with top-p.
+    """
+    if recorded.sampling.top_p < 1:
+        raise ConfigError(
+            f"the steps were sampled with sampling.top_p = {recorded.sampling.top_p}: the learner scores "
+            "tokens under the whole distribution, so its importance ratios would be wrong. Take a run with "
+            "top_p = 1"
+        )
 
 
 async def train_offline(

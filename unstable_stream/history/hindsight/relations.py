@@ -132,8 +132,25 @@ _BECAUSE: Final[Mapping[str, tuple[Relation, ...]]] = {
         Relation("dropped", "step", _UPDATE_STEPS + "'dropped'"),
     ),
     "step": (
-        _column("was a move in", "game", "steps.step_id", "game_id", of_same_game=True),
-        _column("was sampled by", "checkpoint", "steps.step_id", "model_uid"),
+        Relation(
+            "was a move in",
+            "game",
+            f"""
+            SELECT s.step_id AS parent, coalesce(o.run_id, s.run_id) AS run_id, s.game_id AS id,
+                if(o.run_id <> s.run_id, 'of run ' || o.run_id, NULL) AS note, 0 AS place
+            FROM (FROM steps WHERE run_id = $run AND {_NEAR} AND step_id IN {_GIVEN}) AS s
+            LEFT JOIN (FROM game_outcomes WHERE {_NEAR}) AS o USING (game_id)
+            """,
+            of_same_game=True,
+        ),
+        # Of an imitated move the player is of the game's run, and is named with it.
+        _column(
+            "was sampled by",
+            "checkpoint",
+            "steps.step_id",
+            "model_uid",
+            where="model_uid IN (SELECT model_uid FROM checkpoints WHERE run_id = $run)",
+        ),
     ),
     "trajectory": (
         _column(

@@ -248,8 +248,8 @@ async def rerate_from_log(
     seen: dict[str, IndexSet] = {}
     outcomes: list[GameOutcome] = []
     async for _, event in run_events(log, (GameOutcome.TOPIC,), run_id):
-        # Do the same as the rating processor: a game counts once, and a game without seats does not count.
-        if not isinstance(event, GameOutcome) or not event.seats:
+        # Do the same as the rating processor: a game counts once, one without seats or from a position not.
+        if not isinstance(event, GameOutcome) or not event.seats or event.position is not None:
             continue
         if seen.setdefault(event.split, IndexSet()).add(event.game_index):
             outcomes.append(event)

@@ -1,8 +1,8 @@
-"""Give the metrics of a run to a tracker afterwards, from its events, also while the run goes on.
+"""Give a run to a tracker afterwards, from its events, also while the run goes on.
 
-The rolling means and the numbers of updates are folded anew from games and updates, so that runs have them
-that were recorded without; other metrics are taken from topic ``metrics``. What the tracker has received
-before, in the run or in a back-fill that was interrupted, is left out.
+Of metrics, the rolling means and the numbers of updates are folded anew from games and updates, so that runs
+have them that were recorded without; other metrics are taken from topic ``metrics``. What the tracker has
+received before, in the run or in a back-fill that was interrupted, is left out.
 """
 
 import asyncio
@@ -12,14 +12,21 @@ from typing import Final
 
 from unstable_stream.algorithms.rolling_metrics import SOURCE, MetricsProcessor
 from unstable_stream.errors import RunError
-from unstable_stream.events import Event, Metrics, RunFinished, RunResumed, RunStarted
+from unstable_stream.events import (
+    Checkpoint,
+    Event,
+    LearnerUpdate,
+    Metrics,
+    RunFinished,
+    RunResumed,
+    RunStarted,
+)
 from unstable_stream.events.id_sets import digest
 from unstable_stream.log.port import TopicPartition
 from unstable_stream.log.reading import readable_events
 from unstable_stream.services.streams.ordered_history import History, RecordFilter, Slice, merged
-from unstable_stream.services.streams.trackers import Received, RunTracker, tell
+from unstable_stream.services.streams.trackers import EventTracker, Piece, Received, RunTracker, tell
 
-_TOPICS: Final = (*MetricsProcessor.inputs, Metrics.TOPIC, RunStarted.TOPIC)
 _LOOK_EVERY_S: Final = 2.0
 
 
@@ -31,28 +38,30 @@ class Tracked:
     events: int = 0
     """Events of the run that were read."""
     given: int = 0
-    """Metrics events that the tracker was given."""
+    """Metrics events, or pieces of a tracker of events, that it was given."""
     known: int = 0
-    """Metrics events that it had before."""
+    """Those that it had before."""
     update: int = 0
-    """The newest learner update among all of them."""
+    """The newest learner update that was read."""
+    unit: str = ""
+    """The word for what was given, in the plural."""
 
 
 async def track(
     history: History,
     run_id: str,
-    tracker: RunTracker,
+    tracker: RunTracker | EventTracker,
     received: Received,
     *,
     follow: bool = False,
     progress: Callable[[int, int], None] = lambda read, total: None,
 ) -> Tracked:
-    """Give a tracker every metric of a run, each once, and close it.
+    """Give a tracker all of a run, each piece once, and close it.
 
     Args:
         history: what is recorded; asked again for what came since.
         run_id: full id.
-        tracker: where the metrics go.
+        tracker: where it goes.
         received: what it has, which is kept up to date.
         follow: go on until the run ends.
         progress: told how many records have been read, and how many there are.
@@ -60,13 +69,16 @@ async def track(
     Raises:
         RunError: the tracker cannot write.
     """
-    feed = _Feed(run_id, tracker, received)
+    takes: EventTracker = tracker if isinstance(tracker, EventTracker) else _MetricsOf(run_id, tracker)
+    feed = _Feed(run_id, takes, received)
     position: dict[TopicPartition, int] = {}
     try:
         while True:
             exist = await history.topics()
-            topics = tuple(topic for topic in _TOPICS if topic in exist)
-            there = await Slice(topics).of(history)
+            # The end of the run is looked for before the rest of it, and effects before their causes: what
+            # is written between the looks is left for the next pass, and nothing comes without its cause.
+            topics = tuple(topic for topic in (RunStarted.TOPIC, *takes.topics) if topic in exist)
+            there = await history.partitions(topics)
             new = {
                 at: (max(first, position.get(at, 0)), end)
                 for at, (first, end) in there.items()
@@ -79,24 +91,60 @@ async def track(
                     feed.take(readable_events(piece.records))
                     progress(piece.read, total)
                 position |= {at: end for at, (_, end) in new.items()}
+            feed.send()
             if feed.ended or not follow:
-                feed.give(feed.fold.rest())
+                feed.give(takes.rest())
+                feed.send()
                 return feed.done
             await asyncio.sleep(_LOOK_EVERY_S)
     finally:
-        getattr(tracker, "close", lambda: None)()
+        takes.close()
+
+
+class _MetricsOf:
+    """A tracker of metrics as one of events: the metrics are the pieces."""
+
+    topics: Sequence[str] = (Metrics.TOPIC, *MetricsProcessor.inputs)
+    batch = 1
+    unit = "metrics events"
+
+    def __init__(self, run_id: str, tracker: RunTracker) -> None:
+        self._fold = MetricsProcessor(run_id)
+        self._tracker = tracker
+
+    def handle(self, event: Event) -> list[Piece]:
+        if isinstance(event, Metrics):  # those of this source are folded anew
+            return [] if event.source == SOURCE else _pieces([event])
+        return _pieces(self._fold.handle(event)) if event.TOPIC in MetricsProcessor.inputs else []
+
+    def rest(self) -> list[Piece]:
+        return _pieces(self._fold.rest())
+
+    def send(self, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            tell(self._tracker, piece.content)
+
+    def close(self) -> None:
+        getattr(self._tracker, "close", lambda: None)()
+
+
+def _pieces(metrics: Sequence[Metrics]) -> list[Piece]:
+    return [Piece(event.event_id, event) for event in metrics]
 
 
 class _Feed:
-    """The fold of the run, and the tracker that its metrics go to."""
+    """Passes the events of a run through a tracker, and has it send what is new."""
 
-    def __init__(self, run_id: str, tracker: RunTracker, received: Received) -> None:
-        self.done = Tracked(run_id)
+    def __init__(self, run_id: str, tracker: EventTracker, received: Received) -> None:
+        self.done = Tracked(run_id, unit=tracker.unit)
         self.ended = False
-        self.fold = MetricsProcessor(run_id)
         self._tracker = tracker
         self._received = received
-        self._known = received.read()
+        try:
+            self._known = received.read()
+        except OSError as error:
+            raise _cannot_write(error) from error
+        self._waiting: list[Piece] = []
 
     def take(self, events: Iterator[Event] | Sequence[Event]) -> None:
         for event in events:
@@ -105,28 +153,39 @@ class _Feed:
                 self.ended = False
             elif isinstance(event, RunFinished):
                 self.ended = True
-            elif not isinstance(event, Metrics):
-                self.give(self.fold.handle(event))
-            elif event.source != SOURCE:  # those of this source are folded anew
-                self.give([event])
+            elif isinstance(event, LearnerUpdate | Metrics):
+                self.done.update = max(self.done.update, event.update or 0)
+            elif isinstance(event, Checkpoint):
+                self.done.update = max(self.done.update, event.iteration)
+            self.give(self._tracker.handle(event))
 
-    def give(self, metrics: Sequence[Metrics]) -> None:
-        """Give the tracker what it has not had yet."""
-        new: list[str] = []
-        for event in metrics:
-            self.done.update = max(self.done.update, event.update or 0)
-            known = digest(event.event_id.encode())
+    def give(self, pieces: Sequence[Piece]) -> None:
+        """Take what the tracker has not had yet, and have it sent when there is enough."""
+        for piece in pieces:
+            known = digest(piece.piece_id.encode())
             if known in self._known:
                 self.done.known += 1
                 continue
-            try:
-                tell(self._tracker, event)
-            except OSError as error:
-                raise RunError(
-                    f"the tracker cannot write: {error}; make room, or name another --out, and run it "
-                    "again: it goes on where it was"
-                ) from error
             self._known.add(known)
-            new.append(event.event_id)
-        self.done.given += len(new)
-        self._received.add(new)
+            self._waiting.append(piece)
+            if len(self._waiting) >= self._tracker.batch:
+                self.send()
+
+    def send(self) -> None:
+        """Have sent what waits, and note it."""
+        if not self._waiting:
+            return
+        try:
+            self._tracker.send(self._waiting)
+            self._received.add(piece.piece_id for piece in self._waiting)
+        except OSError as error:
+            raise _cannot_write(error) from error
+        self.done.given += len(self._waiting)
+        self._waiting = []
+
+
+def _cannot_write(error: OSError) -> RunError:
+    return RunError(
+        f"the tracker cannot write: {error}; make room, or name another --out, and run it again: it goes on "
+        "where it was"
+    )

@@ -113,8 +113,9 @@ def _gaps(numbers: Set[int], first: int) -> Iterator[str]:
 
 def _count_steps(ledger: Ledger) -> tuple[StepCounts, list[Problem]]:
     filtering = bool(ledger.run.settings) and ledger.run.config().collector.filter_opponent_invalid
-    # Replayed steps are those of its parent's games: no game of its own promises any.
-    replays = ledger.run.replayed_run_id is not None
+    # Replayed and imitated steps are those of other runs' games: no game of its own promises any.
+    imitates = bool(ledger.run.settings) and ledger.run.config().imitates
+    replays = imitates or ledger.run.replayed_run_id is not None
     games = ledger.games.values()
     promised = (game.filtered_steps if filtering else game.steps for game in games)
     index = ledger.records(Step)

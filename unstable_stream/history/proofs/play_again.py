@@ -17,6 +17,7 @@ import msgspec
 
 from unstable_stream.errors import EnvironmentUnavailableError, GameError
 from unstable_stream.events import (
+    IMPORTED,
     ON_ENGINE,
     Event,
     GameOutcome,
@@ -41,7 +42,7 @@ from unstable_stream.runs.sections import CollectorConfig
 _MOST_WAITING: Final = 64
 """The most games that wait for one process, or for the caller to look at them."""
 _UNSAMPLED: Final = SampledTokens("", (), "", (), (), "")
-_GAME_FIELDS: Final = ("game_id", "game_index", "split", "env_id", "seed")
+_GAME_FIELDS: Final = ("game_id", "game_index", "split", "env_id", "seed", "position")
 _TRAJECTORY_FIELDS: Final = (
     *("seat", "model_uid", "policy_version", "role", "trained", "trained_seats", "opponents"),
     *("rewards", "reward", "reason", "invalid_move", "opponent_invalid"),
@@ -95,6 +96,7 @@ def replay(outcome: GameOutcome, rules: CollectorConfig) -> PlayedAgain:
     started = GameStarted(
         event_id="",
         seats=tuple(Seat(**_part(seat, _SEAT_FIELDS)) for seat in outcome.seats),
+        moves=outcome.actions[: _made_again(outcome)],
         **_part(outcome, ("run_id", "occurred_at_ms", *_GAME_FIELDS, "evaluated_uid")),
     )
     players = {seat.seat: _RecordedPlayer(outcome, seat.seat) for seat in outcome.seats}
@@ -113,7 +115,9 @@ def replay(outcome: GameOutcome, rules: CollectorConfig) -> PlayedAgain:
     except GameError as error:
         return PlayedAgain(None, (), str(error))
     # The time, and what is known of completions, come from the record: the sampling is not made again.
-    sampling = _part(outcome, ("duration_ms", "unparsed", "finish_reasons", "no_answers"))
+    sampling = _part(
+        outcome, ("duration_ms", "unparsed", "finish_reasons", "no_answers", "least_likely_turn")
+    )
     body = encode_event(msgspec.structs.replace(played.outcome, **sampling))
     return PlayedAgain(
         None if body == encode_event(outcome) else body,
@@ -121,11 +125,17 @@ def replay(outcome: GameOutcome, rules: CollectorConfig) -> PlayedAgain:
     )
 
 
+def _made_again(outcome: GameOutcome) -> int:
+    return outcome.position.moves if outcome.position else 0
+
+
 class _RecordedPlayer:
     """Plays the recorded moves of a seat."""
 
     def __init__(self, outcome: GameOutcome, seat: int) -> None:
-        self._actions = [action.action for action in outcome.actions if action.seat == seat]
+        self._actions = [
+            action.action for action in outcome.actions[_made_again(outcome) :] if action.seat == seat
+        ]
         sampled = next(each.kind for each in outcome.seats if each.seat == seat) in ON_ENGINE
         self._sampled = _UNSAMPLED if sampled else None
 
@@ -162,7 +172,7 @@ async def _outcomes(evidence: Evidence) -> AsyncIterator[tuple[StoredRecord, Gam
     """Yield the outcomes that count. A game whose worker died may have been played twice: then the first."""
     seen: dict[str, IndexSet] = {}
     async for record, event in evidence.events(GameOutcome.TOPIC, "playing games again"):
-        if not isinstance(event, GameOutcome) or not event.seats:
+        if not isinstance(event, GameOutcome) or not event.seats or event.split == IMPORTED:
             continue
         if seen.setdefault(event.split, IndexSet()).add(event.game_index):
             yield record, event
@@ -193,14 +203,15 @@ async def _played_again(
 
 async def recompute_games(evidence: Evidence, jobs: int) -> list[Check]:
     """Compare games, trajectories and game starts with the games played again by ``jobs`` processes."""
-    rules = evidence.run.config().collector
+    config = evidence.run.config()
+    rules = config.collector
     games = Check("games")
     index, of_starts = RecordIndex(Trajectory.TOPIC), RecordIndex(GameStarted.TOPIC)
     trajectories = DerivedCheck(Check("trajectories"), index, comparable=_view_of_record, replayed=True)
     starts = DerivedCheck(Check("game starts"), of_starts, comparable=_view_of_record, extras=True)
     for derived, kind in ((starts, GameStarted), (trajectories, Trajectory)):
         async for record, event in evidence.events(kind.TOPIC, "reading games"):
-            if isinstance(event, kind):
+            if isinstance(event, kind) and event.split != IMPORTED:
                 digest = body_digest(_view(event))
                 derived.index.add(record.partition, record.offset, event.event_id, digest)
     async with aclosing(_played_again(evidence, rules, jobs)) as results:

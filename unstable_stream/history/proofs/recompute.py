@@ -1,9 +1,10 @@
 """Fold again what was recorded: steps, ratings, and the batch of every update.
 
 ``steps`` follow from trajectories and ``ratings`` from game outcomes, by the folds that the processors run,
-one for each partition. Steps of a run that trains on another's follow from the steps of their origin. What
-the processors have yet to read is *pending*: their groups' committed positions tell how far they have come.
-On the way the processors' snapshots are compared: each must be the state of this fold at its position.
+one for each partition. Steps of a run that trains on another's follow from the steps of their origin, those
+of a run that imitates from the games that it chose. What the processors have yet to read is *pending*: their
+groups' committed positions tell how far they have come. On the way the processors' snapshots are compared:
+each must be the state of this fold at its position.
 
 ``batches`` draws every recorded batch again, and follows each step to the one update that used it.
 
@@ -23,7 +24,7 @@ import msgspec
 from unstable_stream.algorithms.buffer import StepBuffer
 from unstable_stream.algorithms.settings import PolicyGradientConfig
 from unstable_stream.algorithms.update_decisions import Admit, admission, decide_update
-from unstable_stream.errors import EventError, LearnerError
+from unstable_stream.errors import ConfigError, EventError, GameError, LearnerError
 from unstable_stream.events import (
     LearnerUpdate,
     Step,
@@ -41,6 +42,7 @@ from unstable_stream.log.port import EventLog, Positions, StoredRecord, TopicPar
 from unstable_stream.log.reading import TopicReader, events_to_end, readable_event
 from unstable_stream.log.records import event_from_record
 from unstable_stream.reward_transformations import build_sampling
+from unstable_stream.runs.base_model import base_model_path
 from unstable_stream.runs.history import RunStatus
 from unstable_stream.services.streams.processor import Processor, ProcessorSpec
 from unstable_stream.services.streams.processors import RATINGS, REWARDS
@@ -255,6 +257,39 @@ async def _replayed_steps(
                     yield record, replayed
 
 
+async def _expect_imitated(evidence: Evidence, of_steps: DerivedCheck) -> None:
+    """Make each step of a run that imitates again from its game.
+
+    Which turns were chosen, and their weights, are decisions: these come from the record.
+    """
+    config, began = evidence.run.first_config(), evidence.run.began
+    if not config.imitates or began is None:
+        return
+    from unstable_stream.services.workers.imitation import Choice, StepMaker  # loads the games
+
+    recorded = [
+        (record, step)
+        async for record, step in evidence.events(Step.TOPIC, "making steps again")
+        if isinstance(step, Step)
+    ]
+    choices = [Choice(s.game_id, s.seat, s.turn_index, s.reward, s.pair) for _, s in recorded]
+    path = base_model_path(config, weights=False)
+    maker = await StepMaker.read(evidence.log, config, path, choices)
+    for (record, step), choice in zip(recorded, choices, strict=True):
+        expected = Expected(step.event_id, None, lambda: b"", str(record))
+        if maker.is_gone(choice):
+            of_steps.check.gone += 1
+        else:
+            try:
+                made = maker.step(step.run_id, choice)
+            except (ConfigError, GameError) as error:
+                of_steps.check.differs(str(record), step.event_id, f"it cannot be made again: {error}")
+            else:
+                same = {"event_id": step.event_id, "occurred_at_ms": began.occurred_at_ms}
+                expected = Expected.of(msgspec.structs.replace(made, **same), record)
+        of_steps.expect(expected)
+
+
 async def recompute_steps_and_ratings(
     evidence: Evidence, steps: RecordIndex, ratings: RecordIndex
 ) -> list[Check]:
@@ -271,6 +306,7 @@ async def recompute_steps_and_ratings(
     if run.replayed_run_id is not None:
         async for record, step in _replayed_steps(log, run.run_id, run.replayed_run_id, steps):
             of_steps.expect(Expected.of(step, record))
+    await _expect_imitated(evidence, of_steps)
     await of_steps.finish(log)
     await _fold(evidence, RATINGS, of_ratings, checks[2], "folding outcomes")
     await of_ratings.finish(log)

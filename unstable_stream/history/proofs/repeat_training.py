@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from unstable_stream.algorithms.update_decisions import drawn_ids
@@ -22,8 +21,6 @@ from unstable_stream.history.proofs.reports import Check
 from unstable_stream.log.reading import TopicReader, readable_event
 from unstable_stream.log.stores.checkpoint_files import OPTIMIZER_FILE, has_file, opened_checkpoint
 from unstable_stream.reward_transformations import SamplingRewardTransform, build_sampling
-from unstable_stream.runs.base_model import base_model_path
-from unstable_stream.runs.placement import Share
 from unstable_stream.runs.resume import RecordedConfigs
 
 if TYPE_CHECKING:
@@ -202,31 +199,16 @@ class _Model:
 
     def _build(self, first: int) -> "RecordedUpdates":
         """Make a learner with the settings of an update, on the kind of device that computed it."""
-        from unstable_stream.services.workers.learner_core import (
-            LearnerPlan,
-            build_learner,
-            build_training_algorithm,
+        from unstable_stream.services.workers.recorded_updates import (  # loads torch
+            RecordedUpdates,
+            learner_to_repeat,
         )
-        from unstable_stream.services.workers.recorded_updates import RecordedUpdates  # these load torch
 
         update = self.recorded[first].update
         config = self.configs.of(update)
         assert config is not None, "a run with evidence is recorded"
-        settings = config.learner
-        if first > 1:  # the weights come from a checkpoint
-            settings = settings.model_copy(update={"initial_lora_path": None})
-        then = update.computed_with
-        algorithm = build_training_algorithm(config)
-        plan = LearnerPlan(
-            config.model_copy(update={"learner": settings}),
-            Path(),  # nothing is saved
-            base_model_path(config),
-            Share("learner") if then.get("device", "").startswith("cpu") else None,
-            then.get("dtype", None if settings.dtype == "auto" else settings.dtype),
-        )
-        learner = build_learner(plan, algorithm)
-        self.learner = learner
-        return RecordedUpdates(learner, algorithm, config, self.configs, self._transform())
+        self.learner = learner_to_repeat(config, update)
+        return RecordedUpdates(self.learner, config, self.configs, self._transform())
 
     def _transform(self) -> SamplingRewardTransform:
         return build_sampling(list(self.evidence.run.config().rewards.sampling))

@@ -33,6 +33,7 @@ from unstable_stream.log.stores.address import joined
 from unstable_stream.log.stores.checkpoint_files import sha256_of
 from unstable_stream.runs.code import changed_code, find_code
 from unstable_stream.runs.history import hear_of_runs
+from unstable_stream.runs.verdicts import changed_environments
 
 
 async def verify_run(
@@ -89,7 +90,11 @@ async def verify_run(
         problems=(*audit.problems, *(problem for check in checks for problem in check.problems)),
         audit=audit,
         checks=checks,
-        notes=[*evidence.missing, *changed_code(evidence.run.extensions, evidence.run.config())],
+        notes=[
+            *evidence.missing,
+            *changed_code(evidence.run.extensions, evidence.run.config()),
+            *changed_environments(evidence.run.environments),
+        ],
         trained=trained,
     )
 

@@ -1,16 +1,51 @@
-"""Draw the board of a game of marks from its moves: TicTacToe, SimpleTak, ConnectFour. Others have texts."""
+"""Draw the boards of a game: from the moves of TicTacToe, SimpleTak and ConnectFour, and from the grids that
+games of OpenSpiel show. Cells have the names by which actions call them. Other games have texts.
+"""
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Literal, NamedTuple, TypeAlias
 
-from unstable_stream.history.views.transcript import Transcript, TranscriptMove
+from unstable_stream.history.views.transcript import TranscriptMove
 
-_NUMBER: Final = re.compile(r"\d+")
 _SIZE: Final = re.compile(r"has (\d+) rows and (\d+) columns")
 _CELL: Final = re.compile(r"^\|((?: *\w+ *\|)+) *$", re.MULTILINE)
-_MARKS: Final = {"TicTacToe": "OX", "SimpleTak": "OX", "ConnectFour": "XO"}
+_OPENSPIEL: Final = re.compile(r"openspiel:(\w+)")
+_BRACKETS: Final = re.compile(r"\[([^\[\]]+)\]")
+_CARD: Final = re.compile(r"([Yy]our|[Pp]ublic) card(?: is)?: '?((?:10|[2-9JQKA])[0-9♠♥♦♣]?)\b'?")
+
+_Kind: TypeAlias = Literal["mark", "move", "turn"]
+"""An action marks the cell that it names, takes a piece from one to another, or changes other cells too."""
+
+
+class _Family(NamedTuple):
+    """The facts that are known of a game."""
+
+    signs: str
+    """The sign of each seat in its texts."""
+    kind: _Kind
+    names: Literal["numbers", "columns", "places", "squares"]
+    """Cells are called by their number, their column, row and column, or letter and number."""
+
+
+_MARKED: Final = {
+    "TicTacToe": _Family("OX", "mark", "numbers"),
+    "SimpleTak": _Family("OX", "mark", "numbers"),
+    "ConnectFour": _Family("XO", "mark", "columns"),
+}
+_GRIDS: Final = {
+    "tic_tac_toe": _Family("xo", "mark", "places"),
+    "mnk": _Family("xo", "mark", "places"),
+    "gomoku": _Family("bw", "mark", "places"),
+    "connect_four": _Family("xo", "mark", "columns"),
+    "hex": _Family("xo", "mark", "squares"),
+    "breakthrough": _Family("bw", "move", "squares"),
+    "clobber": _Family("ox", "move", "squares"),
+    "lines_of_action": _Family("xo", "move", "squares"),
+    "othello": _Family("xo", "turn", "squares"),
+    "go": _Family("XO", "turn", "squares"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +55,14 @@ class BoardPicture:
     columns: int
     cells: Sequence[int | None]
     """The seat whose mark is there, row by row from the top."""
-    last: int | None
-    """The cell that the move marked; ``None``: it was refused."""
+    names: Sequence[str]
+    """The name of each cell in an action; discs fall, so that all cells of a column have its name."""
     marks: str
-    """The mark of each seat: ``X`` or ``O``."""
+    """The mark of each seat: ``X`` or ``O``; other letters are pieces."""
+    last: Sequence[int] = ()
+    """The cells that the move named; none: it was refused."""
+    before: bool = False
+    """It is as it was before the move: what the move changed is not recorded."""
 
     @property
     def rows(self) -> int:
@@ -38,44 +77,119 @@ class BoardPicture:
             for row in range(self.rows)
         )
 
+    def falls_to(self, cell: int) -> int | None:
+        """Return the cell that is marked if this one is named; ``None``: its column is full."""
+        called = [other for other, name in enumerate(self.names) if name == self.names[cell]]
+        free = [other for other in called if self.cells[other] is None]
+        return cell if len(called) == 1 else free[-1] if free else None
 
-def boards_of(transcript: Transcript) -> list[BoardPicture] | None:
-    """Return the board after each move; ``None`` for a game that has none, or moves it does not know."""
-    family = (transcript.env_id or "").split("-")[0]
-    marks = _MARKS.get(family)
-    if marks is None or any(move.seat not in (0, 1) for move in transcript.moves):
+    def called(self, action: str) -> tuple[int, ...]:
+        """Return the cells that an action names, in its order."""
+        known = "|".join(map(re.escape, sorted(set(self.names), key=len, reverse=True)))
+        found = re.findall(rf"(?:(?<!\d)|(?=[a-z]))(?:{known})(?!\d)", action.casefold())
+        cells = (self.falls_to(self.names.index(name)) for name in found)
+        return tuple(cell for cell in cells if cell is not None)
+
+
+def boards_of(env_id: str | None, moves: Sequence[TranscriptMove]) -> list[BoardPicture | None] | None:
+    """Return the board after each move, as far as it is known; ``None`` for a game that has none."""
+    family = (env_id or "").split("-")[0]
+    spiel = _OPENSPIEL.match(env_id or "")
+    game = _GRIDS.get(spiel[1]) if spiel else _MARKED.get(family)
+    if game is None or any(move.seat not in (0, 1) for move in moves):
         return None
-    rows, columns = _size(family, transcript.moves)
-    cells: list[int | None] = [None] * (rows * columns)
-    boards = []
-    for move in transcript.moves:
-        at = _cell(family, move, cells, columns) if move.valid else None
-        if move.valid and at is None:
-            return None
-        if at is not None:
-            cells[at] = move.seat
-        boards.append(BoardPicture(columns, tuple(cells), at, marks))
-    return boards
+    seen = [_grid(game, spiel[1], move.observation or "") if spiel else None for move in moves]
+    board = None if spiel else _empty(game, family, moves)
+    boards: list[BoardPicture | None] = []
+    for turn, move in enumerate(moves):
+        board = seen[turn] or board
+        then = seen[turn + 1] if turn + 1 < len(moves) else None
+        if move.valid and board is not None:
+            board = _after(board, then, game, move, named=spiel is not None)
+            if board is None and not spiel:
+                return None  # accepted by rules that are not these
+        else:
+            board = then or (replace(board, last=(), before=False) if board else None)
+        boards.append(board)
+    return boards if any(boards) else None
 
 
-def _size(family: str, moves: Sequence[TranscriptMove]) -> tuple[int, int]:
-    seen = next((move.observation for move in moves if move.observation), "")
+def board_now(
+    env_id: str, moves: Sequence[TranscriptMove], seat: int, observation: str
+) -> BoardPicture | None:
+    """Return the board of a game that goes on; ``observation``: what the seat sees, if it is to move."""
+    now = TranscriptMove(len(moves), seat, "", False, observation or None, None, None, None)
+    boards = boards_of(env_id, [*moves, now])
+    return boards[-2 if moves else -1] if boards else None
+
+
+def cards_of(observation: str | None) -> dict[str, str]:
+    """Return the last cards that a text names, by whose they are; none if it is no game of cards."""
+    return {whose.casefold(): card for whose, card in _CARD.findall(observation or "")}
+
+
+def _after(
+    board: BoardPicture, then: BoardPicture | None, game: _Family, move: TranscriptMove, *, named: bool
+) -> BoardPicture | None:
+    """Return the board after an accepted move; ``then``: as the next text shows it."""
+    many = 2 if game.kind == "move" else 1
+    called = board.called(_spelled(move) if named else move.action)[:many]
+    if then is not None:
+        return replace(then, last=called)
+    cells = list(board.cells)
+    if game.kind == "turn":
+        return replace(board, last=called, before=True)
+    if len(called) != many or (game.kind == "mark" and cells[called[0]] is not None):
+        return None
+    if game.kind == "move":
+        cells[called[0]] = None
+    cells[called[-1]] = move.seat
+    return replace(board, cells=tuple(cells), last=called, before=False)
+
+
+def _spelled(move: TranscriptMove) -> str:
+    """Return the name of the move of an answer, which may be the move's number in the list of all."""
+    said = (_BRACKETS.findall(move.action) or [move.action])[-1].strip()
+    listed = re.search(rf"\b{said} = ([^;\n]+)", move.observation or "") if said.isdecimal() else None
+    return listed[1] if listed else said
+
+
+def _empty(game: _Family, family: str, moves: Sequence[TranscriptMove]) -> BoardPicture:
+    text = next((move.observation for move in moves if move.observation), "")
+    rows = columns = 3
     if family == "ConnectFour":
-        found = _SIZE.search(seen)
-        return (int(found[1]), int(found[2])) if found else (6, 7)
-    if family == "TicTacToe":
-        return 3, 3
-    rows = [row.strip("|").count("|") + 1 for row in _CELL.findall(seen)]
-    size = rows[0] if rows else 4
-    return size, size
+        found = _SIZE.search(text)
+        rows, columns = (int(found[1]), int(found[2])) if found else (6, 7)
+    elif family == "SimpleTak":
+        cells = [row.strip("|").count("|") + 1 for row in _CELL.findall(text)]
+        rows = columns = cells[0] if cells else 4
+    return _picture(game, columns, [None] * (rows * columns), [""] * rows)
 
 
-def _cell(family: str, move: TranscriptMove, cells: Sequence[int | None], columns: int) -> int | None:
-    found = _NUMBER.search(move.action)
-    number = int(found[0]) if found else len(cells)
-    if family != "ConnectFour":
-        return number if number < len(cells) and cells[number] is None else None
-    if number >= columns:
+def _grid(game: _Family, name: str, text: str) -> BoardPicture | None:
+    """Return the grid of a text of OpenSpiel: rows of the same length, perhaps numbered."""
+    row = re.compile(rf" *(\d*) *((?:[{game.signs}.+-] ?)+) *\d* *")
+    found = [match for match in map(row.fullmatch, text.splitlines()) if match]
+    lines = [match[2].replace(" ", "") for match in found]
+    if len(lines) < 2 or len({len(line) for line in lines}) > 1:
         return None
-    free = [cell for cell in range(number, len(cells), columns) if cells[cell] is None]
-    return free[-1] if free else None
+    cells = [game.signs.index(sign) if sign in game.signs else None for sign in "".join(lines)]
+    return _picture(game, len(lines[0]), cells, [match[1] for match in found], go=name == "go")
+
+
+def _picture(
+    game: _Family, columns: int, cells: Sequence[int | None], numbers: Sequence[str], *, go: bool = False
+) -> BoardPicture:
+    letters = "abcdefghjklmnopqrst" if go else "abcdefghijklmnopqrst"
+    names = []
+    for cell in range(len(cells)):
+        row, column = divmod(cell, columns)
+        names.append(
+            {
+                "numbers": f"{cell}",
+                "columns": f"{column}",
+                "places": f"{row},{column}",
+                "squares": f"{letters[column % len(letters)]}{numbers[row] or row + 1}",
+            }[game.names]
+        )
+    return BoardPicture(columns, tuple(cells), names, game.signs.upper())

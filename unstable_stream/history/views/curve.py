@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from unstable_stream.history.views.report.reading import read_results
+from unstable_stream.history.views.results import Point, against
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 from unstable_stream.runs.run_view import Matchup
 
@@ -24,18 +25,6 @@ _BRAILLE: Final = 0x2800
 _DOTS: Final = ((0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08))
 
 _Dots = set[tuple[int, int]]
-
-
-class Point(NamedTuple):
-    """The evaluation of one checkpoint."""
-
-    update: int
-    share: float
-    """Of games that it won, 0 to 1."""
-    low: float
-    """Of the 95 % Wilson interval."""
-    high: float
-    games: int
 
 
 @dataclass(frozen=True)
@@ -56,10 +45,8 @@ class Curve:
         for met in sorted(curves, key=lambda met: met.opponent != _ASKED_FIRST):
             points = curves[met]
             if points[-1].update > points[0].update:
-                alone = met.opponent in (None, "alone")  # as the archive and a view name it
-                said = "evaluation games won" + (" alone" if alone else f" against {met.label}")
-                said += f" in {met.env_id}" if several else ""
-                return cls(f"{said}, with 95 % intervals", points)
+                said = against(met, several=several)
+                return cls(f"evaluation games won {said}, with 95 % intervals", points)
         return None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:

@@ -1,6 +1,7 @@
 """Put one game together from the archive's tables, move by move."""
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +17,7 @@ _SHOWN_MATCHES = 5
 _GAMES = """
 SELECT
     game_id, run_id, state, split, game_index, env_id, seed, reason, reason_text, winner,
-    invalid_seat, started_at, ended_at
+    invalid_seat, started_at, ended_at, parent_game_id, parent_turn
 FROM games WHERE game_id IN ({games})
 """
 _SEATS = """
@@ -48,6 +49,27 @@ LEFT JOIN shaped AS s USING (trajectory_id, turn_index)
 LEFT JOIN used AS u USING (step_id)
 ORDER BY a.game_turn
 """
+
+_PLAYED = """
+WITH moves AS (FROM actions WHERE game_id IN ({games})),
+    said AS (SELECT game_id, game_turn, seat, observation FROM turns WHERE game_id IN ({games}))
+SELECT a.game_id, o.env_id, a.game_turn, a.seat, a.action, a.valid, t.observation
+FROM moves AS a JOIN (FROM game_outcomes WHERE game_id IN ({games})) AS o USING (game_id)
+LEFT JOIN said AS t USING (game_id, game_turn, seat)
+ORDER BY a.game_turn
+"""
+_SURPRISES = """
+SELECT t.game_id AS game, o.split, o.game_index AS number, t.game_turn AS turn, t.seat, s.model_uid AS player,
+    s.opponent, t.action, t.valid, s.result, t.logprob
+FROM (
+    SELECT game_id, game_turn, seat, action, valid, list_sum(logprobs) AS logprob FROM turns
+    WHERE run_id = $run AND len(logprobs) > 0 ORDER BY logprob, game_id, game_turn LIMIT $most
+) AS t
+JOIN game_outcomes AS o USING (game_id) JOIN seats AS s USING (game_id, seat)
+ORDER BY t.logprob, t.game_id, t.game_turn
+"""
+_MOST_MARKED = 3
+_EVEN = math.log(0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +129,11 @@ class TranscriptMove:
     """The trained model whose update it was; ``None``: the run trains one."""
 
     @property
+    def answer_logprob(self) -> float | None:
+        """Nats of the whole answer; ``None``: they are not recorded."""
+        return sum(self.logprobs) if self.logprobs else None
+
+    @property
     def update_name(self) -> str:
         """The update's number, after the model's name if there are several."""
         return f"{self.model}/{self.update}" if self.model else str(self.update)
@@ -131,6 +158,10 @@ class Transcript:
     ended_at: datetime | None
     seats: Sequence[SeatLine]
     moves: Sequence[TranscriptMove]
+    parent_game_id: str | None = None
+    """The game from a position of which it was played on; ``None``: it began at the beginning."""
+    parent_turn: int | None = None
+    """The number of that game's moves before the position."""
 
 
 def load_transcript(path: ArchiveAddress, game_id_prefix: str) -> Transcript:
@@ -207,6 +238,37 @@ def _only_new(moves: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             shown[move["seat"]] = observation
         cut.append(move)
     return cut
+
+
+def played_moves(
+    path: ArchiveAddress, game_ids: Sequence[str]
+) -> dict[str, tuple[str, list[TranscriptMove]]]:
+    """Return the environments and moves of finished games by their ids, with no more than boards need."""
+    if not game_ids:
+        return {}
+    wanted = ", ".join(f"${place}" for place in range(1, len(game_ids) + 1))
+    found: dict[str, tuple[str, list[TranscriptMove]]] = {}
+    for game, env_id, turn, seat, action, valid, seen in query(
+        path, _PLAYED.format(games=wanted), list(game_ids)
+    ).rows:
+        move = TranscriptMove(turn, seat, action, valid, seen, None, None, None)
+        found.setdefault(game, (env_id, []))[1].append(move)
+    return found
+
+
+def surprises(moves: Sequence[TranscriptMove]) -> list[int]:
+    """Return the turns of the least probable answers, the least first: a few, each less likely than not."""
+    unlikely = [(value, move.game_turn) for move in moves if (value := _sure(move)) < _EVEN]
+    return [turn for _, turn in sorted(unlikely)[:_MOST_MARKED]]
+
+
+def _sure(move: TranscriptMove) -> float:
+    return 0.0 if move.answer_logprob is None else move.answer_logprob
+
+
+def surprising_moves(path: ArchiveAddress, run_id: str, most: int = 50) -> list[dict[str, Any]]:
+    """Return the least probable answers in a run's finished games, the least first, and against whom."""
+    return query(path, _SURPRISES, {"run": run_id, "most": most}).dicts()
 
 
 def new_part(before: str, now: str) -> str:

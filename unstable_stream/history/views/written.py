@@ -39,7 +39,8 @@ def share(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.1f} %"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return seconds in the unit that fits."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:
@@ -65,18 +66,24 @@ def _shade(logprob: float) -> int:
 
 
 def _probability(logprob: float) -> str:
-    percent = 100 * math.exp(min(0.0, logprob))
+    percent = 100 * _chance(logprob)
     return f"{percent:.1f} %" if percent >= 0.1 else f"{percent:.2g} %"
+
+
+def _chance(logprob: float) -> float:
+    """Return the probability, between 0 and 1 whatever was recorded."""
+    return math.exp(min(0.0, logprob)) if not math.isnan(logprob) else 0.0
 
 
 _FILTERS: Final[Mapping[str, Callable[..., object]]] = {
     "number": number,
     "share": share,
-    "duration": _duration,
+    "duration": duration,
     "moment": _moment,
     "cut": _cut,
     "shade": _shade,
     "probability": _probability,
+    "chance": _chance,
     "signed": _signed,
 }
 """For templates, by the names that they use."""
@@ -84,7 +91,8 @@ _FILTERS: Final[Mapping[str, Callable[..., object]]] = {
 
 @cache
 def templates(package: str) -> Any:
-    """Return the templates of a package, compiled once in a process, which escape what they are given.
+    """Return the templates of a package, compiled once in a process, which escape what they are given and may
+    import those of the report.
 
     ``Any``: Jinja's ``Environment``. Jinja may not be installed, which raises ``ModuleNotFoundError``.
     """
@@ -93,7 +101,8 @@ def templates(package: str) -> Any:
     made = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.loader = jinja2.PackageLoader(package)
+    places = dict.fromkeys((package, "unstable_stream.history.views.report"))
+    made.loader = jinja2.ChoiceLoader([jinja2.PackageLoader(place) for place in places])
     made.filters |= _FILTERS
     return made
 
@@ -125,18 +134,27 @@ def config_differences(configs: Sequence[Mapping[str, Any]]) -> list[tuple[str, 
 
     A list, such as that of opponents, is one value. ``Any``: JSON.
     """
-    flat = [_flatten(config) for config in configs]
+    flat = [flattened(config) for config in configs]
     keys = sorted({key for one in flat for key in one})
     values = [(key, [one.get(key, "not set") for one in flat]) for key in keys]
     return [(key, each) for key, each in values if len({*each}) > 1]
 
 
-def _flatten(value: Any, prefix: str = "") -> dict[str, str]:
-    """Return each value as JSON, by its path."""
+def flattened(value: Any, prefix: str = "") -> dict[str, str]:
+    """Return each value of nested sections as JSON, by its path. ``Any``: JSON."""
     if not isinstance(value, dict):
         return {prefix: json.dumps(value, ensure_ascii=False)}
     return {
         name: item
         for key, below in value.items()
-        for name, item in _flatten(below, f"{prefix}.{key}" if prefix else str(key)).items()
+        for name, item in flattened(below, f"{prefix}.{key}" if prefix else str(key)).items()
     }
+
+
+def named_items(text: str) -> str:
+    """Return a value of :func:`flattened`; of a list of tables only their names, environments or types."""
+    if not text.startswith("[{"):
+        return text
+    keys = ("name", "env_id", "type")
+    items = json.loads(text)
+    return ", ".join(str(next((item[key] for key in keys if item.get(key)), item)) for item in items)

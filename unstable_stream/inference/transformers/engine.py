@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -27,6 +27,7 @@ from unstable_stream.inference.engine import (
     Completion,
     EngineStats,
     GenerationRequest,
+    IdleTime,
     SamplingSettings,
     Throughput,
     Tokens,
@@ -36,6 +37,7 @@ from unstable_stream.inference.engine import (
     uniforms,
 )
 from unstable_stream.inference.transformers.model import RowDecoder, sample
+from unstable_stream.log.cpu_time import spending
 
 
 @dataclass(slots=True, eq=False)
@@ -144,6 +146,7 @@ class TransformersEngine:
         self._stopped: EngineError | None = None
         self._rows: list[_Row] = []
         self._throughput = Throughput()
+        self._idle = IdleTime()
         self._thread = threading.Thread(
             target=self._work, args=(num_threads,), name="transformers-engine", daemon=True
         )
@@ -213,7 +216,8 @@ class TransformersEngine:
 
     def stats(self) -> EngineStats:
         """Return a snapshot; may be called from any thread."""
-        return self._throughput.stats(queued=len(self._waiting), running=len(self._rows))
+        stats = self._throughput.stats(queued=len(self._waiting), running=len(self._rows))
+        return replace(stats, idle_s=self._idle.seconds())
 
     def take_adapter_results(self) -> list[AdapterResult]:
         """Return what came of loading adapters since the last call."""
@@ -253,13 +257,17 @@ class TransformersEngine:
         reason = EngineError("the engine was closed")
         try:
             while not self._closing:
-                scored = self._score_next()
-                new = self._admit()
-                if new or self._rows:
-                    self._step(new)
-                elif not scored:
+                with spending("engine"):
+                    scored = self._score_next()
+                    new = self._admit()
+                    steps = bool(new or self._rows)
+                    if steps:
+                        self._step(new)
+                if not (steps or scored):
+                    self._idle.begin()
                     self._wake.wait()
                     self._wake.clear()
+                    self._idle.end()
         except BaseException as error:
             # Whatever it was, callers must hear of it: a future nobody resolves is a game that hangs for
             # ever.

@@ -30,6 +30,8 @@ from unstable_stream.log.topic_drift import WHEN_OPENED, partitions_changed
 
 _PAUSE_S: Final = 0.05  # pause after an error that may pass
 _TAKE_OVER_S: Final = 5.0  # a poll may look up its first positions this long, after its timeout too
+_TURNS_TO_TELL: Final = 10
+"""Turns of the event loop within which aiokafka tells that it has left its group; it takes a few."""
 _NOWHERE: Final = KafkaPartition("", 0)  # no topic has this name, so nobody fetches from it
 
 OpenReader: TypeAlias = Callable[[], Awaitable[tuple[AIOKafkaConsumer, ShareAssignor]]]
@@ -313,6 +315,9 @@ class KafkaConsumer(ConsumerHandle):
         self._check_open()
         if self._group is None:
             raise self._without_group()
+        # A commit without a member's name is an administrator's: brokers take it while the group is empty.
+        for _ in range(_TURNS_TO_TELL):
+            await asyncio.sleep(0)
         mine = {} if self._members.rebalancing else self._members.owned
         for at in positions:
             if at not in mine or mine[at] != self._owned.get(at):

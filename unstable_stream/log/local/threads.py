@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
 from unstable_stream.errors import EventLogError, LogUnavailableError
+from unstable_stream.log.cpu_time import spending
 from unstable_stream.log.local.database import begin_write, bound_wal, explain
 
 T = TypeVar("T")
@@ -103,7 +104,8 @@ class _Thread:
                     break
             closing = job is None
             if jobs:
-                _, broken = self._attempt(partial(self._run, jobs=jobs), connection)
+                with spending("log"):
+                    _, broken = self._attempt(partial(self._run, jobs=jobs), connection)
                 if broken is not None:  # nobody may wait for ever, whatever broke
                     if connection.in_transaction:
                         connection.execute("ROLLBACK")

@@ -38,7 +38,7 @@ from unstable_stream.runs.config import EnvConfig, RunConfig
 from unstable_stream.services.launch.first_turns import finish, first_turn
 from unstable_stream.services.streams.plugins import load_plugin, metrics_of
 from unstable_stream.services.streams.processors import rating_processor
-from unstable_stream.services.streams.trackers import build_tracker
+from unstable_stream.services.streams.trackers import build_metrics_tracker
 
 _TRIAL_TURNS: Final = 30
 _METHODS_OF_AN_ENGINE: Final = ("generate", "stats", "close")
@@ -225,7 +225,7 @@ def _try_consumer(reference: Reference, config: RunConfig) -> None:
 
 def _try_tracker(reference: Reference, config: RunConfig) -> None:
     with TemporaryDirectory() as directory:
-        tracker = build_tracker(reference.spec, Path(directory))
+        tracker = build_metrics_tracker(reference.spec, Path(directory))
         if not reference.names_code:
             return  # one of ours works; it might begin to send the trial somewhere
         tracker.log({"learner/loss": 0.5}, run_id="trial", source="learner", step=1, time_ms=0)

@@ -40,6 +40,7 @@ def first_turn(env: EnvConfig) -> Iterator[TurnContext]:
         seed=0,
         observation=seen.text,
         accepts=environment.accepts,
+        plain=seen.plain,
     )
     with suppress(
         GameError

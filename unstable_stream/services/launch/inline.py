@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from unstable_stream.console import get_logger
 from unstable_stream.inference.engine import Engine
+from unstable_stream.log.cpu_time import spending
 from unstable_stream.log.port import EventLog
 from unstable_stream.runs.context import RunContext
 from unstable_stream.runs.history import run_started
-from unstable_stream.runs.placement import Placement
+from unstable_stream.runs.placement import Placement, Share
 from unstable_stream.services.launch.service import serve_stream
 from unstable_stream.services.workers.collector import Collector
 from unstable_stream.services.workers.collector_reports import read_gpus
@@ -79,6 +80,11 @@ class InlineServices:
         """The first error of an essential service."""
         self._changed = asyncio.Event()
         self._killed = False
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """The shares that this process computes on."""
+        return self._placement.shares
 
     async def prepare(self, progress: Callable[[str], None]) -> None:
         """Do nothing: no preparation is needed."""
@@ -174,6 +180,10 @@ class InlineServices:
             await collector.collect(self._event_log, stop)
 
     async def _load(self, load: Callable[[], T]) -> T:
+        def counted() -> T:
+            with spending("loading"):
+                return load()
+
         with loading():
             # In a copy of the context, which holds the permission to load code.
-            return await asyncio.get_running_loop().run_in_executor(self._loader, copy_context().run, load)
+            return await asyncio.get_running_loop().run_in_executor(self._loader, copy_context().run, counted)

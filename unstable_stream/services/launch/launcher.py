@@ -19,15 +19,15 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from unstable_stream.console import get_logger
 from unstable_stream.errors import ConfigError, FencedError, ServiceError, UnstableStreamError
-from unstable_stream.events import CollapseWarning, RunStarted
+from unstable_stream.events import CollapseWarning, RunStarted, Step
 from unstable_stream.inference.base_model import is_snapshot, model_directory, model_here, resolve_model
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.reading import readable_events
@@ -38,14 +38,16 @@ from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.context import RunContext
 from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.fork import Fork
-from unstable_stream.runs.history import run_started
+from unstable_stream.runs.history import read_history
 from unstable_stream.runs.placement import Machine, Placement
 from unstable_stream.runs.recording import finish_run, new_run_id, start_run
 from unstable_stream.runs.resume import check_plays, resume_run
 from unstable_stream.runs.sweeps import ON_COLLAPSE
+from unstable_stream.runs.verdicts import changed_environments, environments_in_use
 from unstable_stream.services.launch.plan import RunPlan, plan_run, this_machine
 from unstable_stream.services.launch.preflight import check_base_model, check_config
 from unstable_stream.services.launch.stopping import Stop, end_by, in_thread, say, stopped_by_signals
+from unstable_stream.services.streams.costs import CostMeter, reported
 from unstable_stream.services.streams.reports import Reporter
 from unstable_stream.services.tracking.service_reports import LAUNCHER, Service, service_values
 
@@ -128,12 +130,15 @@ async def launch(
     run = RunContext(run_id, config, data)
     async with run.opened_log() as log:
         await prepare_topics(log, config.log, data.options(config.log))
+        steps: Sequence[Step] = ()
+        if config.imitates and resume is None:
+            run, steps = await _imitating(log, run, model_path, fork.update if fork else 0, progress)
         remember_code(config, data.own_code(run_id))  # first: without it the owner could not resume
         services = _services(log, run, model_path, plan, here)
         viewer: asyncio.Future[None] | None = None
         remedy = f"unstable-stream train --resume {run_id}{data.options(config.log)}"
         with stopped_by_signals(stop):
-            started, resumption = await _record(log, run_id, config, resume=resume is not None, fork=fork)
+            started, resumption = await _record(log, run, resume=resume is not None, fork=fork, steps=steps)
             trains = config.learner.iterations > (started.parent_update or 0)
             supervised = SupervisedRun(log, run, services, stop, resumption, trains, remedy)
 
@@ -242,14 +247,41 @@ def _check_backend(config: RunConfig) -> None:
 
 
 async def _record(
-    log: EventLog, run_id: str, config: RunConfig, *, resume: bool, fork: Fork | None
+    log: EventLog, run: RunContext, *, resume: bool, fork: Fork | None, steps: Sequence[Step]
 ) -> tuple[RunStarted, int]:
-    """Return the start of the run, and the number of the resumption; 0 if the run is new."""
+    """Return the start of the run, and the number of the resumption; 0 if the run is new.
+
+    Recorded with it, and told of where somebody should look: the environments and their verdicts.
+    """
+    run_id, config, data = run
+    found, doubts = await asyncio.to_thread(environments_in_use, config, data)
+    for line in doubts:
+        _logger.warning(line)
     if not resume:
-        return await start_run(log, config, run_id, fork), 0
-    started = await run_started(log, run_id)
+        return await start_run(log, config, run_id, fork, environments=found, events=steps), 0
+    recorded = (await read_history(log)).run(run_id)
+    started = recorded.began
+    assert started is not None, "a run is found by its beginning"
     check_plays(started)
-    return started, (await resume_run(log, run_id, config)).resumption
+    for line in await asyncio.to_thread(changed_environments, recorded.environments):
+        _logger.warning(line)
+    return started, (await resume_run(log, run_id, config, found)).resumption
+
+
+async def _imitating(
+    log: EventLog, run: RunContext, model_path: str, first_update: int, progress: Callable[[str], None]
+) -> tuple[RunContext, Sequence[Step]]:
+    """Return a run that imitates with what it has chosen, and its steps."""
+    from unstable_stream.services.workers.imitation import imitated_steps  # loads the games
+
+    progress("choosing turns to imitate")
+    config, steps = await imitated_steps(log, run, model_path, first_update)
+    chosen = config.imitation
+    progress(
+        f"{chosen.turns:,} turns chosen; the tokens of {chosen.made_anew:,} are made anew by this run's "
+        "tokenizer and template"
+    )
+    return run._replace(config=config), steps
 
 
 def _services(
@@ -283,10 +315,16 @@ class SupervisedRun:
     reason: str = "the launcher was interrupted"
     recorded: bool = False
     """Whether its end is."""
+    costs: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
+    """Reports of what this process uses; closed before the end is recorded."""
 
     async def supervise(self, progress: Callable[[str], None], begun: Callable[[], None]) -> Launch:
         """Run the services until their end, and record the end, whatever happens."""
         run_id, config, _ = self.run
+        inline = config.backend == "inline"
+        gpus = sum(share.num_gpus for share in self.services.shares)
+        meter = CostMeter(run_id, "inline" if inline else LAUNCHER, gpus=gpus, whole=False)
+        await self.costs.enter_async_context(reported(self.log, meter))
         reporter = Reporter(self.log, run_id, LAUNCHER, lambda: service_values(self.services.services))
         reporting = asyncio.ensure_future(reporter.run())
         work = asyncio.ensure_future(self._work(progress))
@@ -364,6 +402,7 @@ class SupervisedRun:
                 await _end(reporting)
                 try:
                     async with asyncio.timeout(_LAST_RECORD_S):
+                        await self.costs.aclose()
                         await self._record_end()
                         await self.services.stop("archiver")
                 except TimeoutError:
@@ -380,6 +419,7 @@ class SupervisedRun:
         await services.stop("consumers")
         await _end(reporting)
         await reporter.report()  # that they are down; the archiver stores it yet
+        await self.costs.aclose()
         if services.failure is not None and self.outcome == "completed":
             self.outcome, self.reason = "failed", str(services.failure)  # while it was stopped
         await self._record_end()

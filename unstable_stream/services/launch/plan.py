@@ -20,6 +20,10 @@ from unstable_stream.services.launch.memory import GIB, Need, foretell, learner_
 _RESERVE: Final = 1.5 * GIB
 """Taken by vLLM besides weights and cache: context, CUDA graphs, activations of one step."""
 
+_HIGH_RANK: Final = 32
+_LARGE_BATCH: Final = 1024
+"""Steps of an update. With more, adapters fall behind training of all parameters, at high ranks too, and for
+reinforcement learning a rank of 1 has done as well: Schulman et al., "LoRA Without Regret", 2025."""
 _MOST_OF_A_GPU: Final = 0.97
 """The driver keeps the rest."""
 _SMALLER_IN_VLLM: Final = {"quantization", "cpu_offload_gb", "kv_cache_dtype"}
@@ -119,6 +123,12 @@ def _with_cache(config: RunConfig, shape: ModelShape, placement: Placement, shar
 def _checked(config: RunConfig, placement: Placement, needs: Sequence[Need]) -> list[str]:
     """Return warnings; raise what cannot be."""
     warnings = []
+    rank, steps = config.lora.lora_rank, config.learner.batch_size
+    if config.learner.parameters == "lora" and rank > _HIGH_RANK and steps >= _LARGE_BATCH:
+        warnings.append(
+            f"lora.lora_rank = {rank} with {steps:,} steps an update: large batches cost an adapter more "
+            f"than all parameters, at any rank, and policy gradients need few: {_HIGH_RANK} or less is enough"
+        )
     learner, share = needs[0], placement.learner
     total = placement.machines[share.machine].gpu_bytes
     if share.num_gpus > 0 and total is not None:

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from unstable_stream.runs.data_dir import DataDir
 from unstable_stream.runs.history import read_history, run_started
 from unstable_stream.services.launch.service_output import configure_output, write_death
 from unstable_stream.services.launch.supervisor import FENCED_STATUS
+from unstable_stream.services.streams.costs import CostMeter, reported
 from unstable_stream.services.streams.reports import Reporter
 from unstable_stream.services.tracking.service_reports import ARCHIVER, archived_values
 from unstable_stream.services.workers.loading import loading
@@ -37,8 +39,17 @@ _ARCHIVER_REPORTS_S = 60.0
 STREAM_SERVICES = ("processors", "archiver", "monitor", "consumers")
 
 
-async def serve_stream(service: str, log: EventLog, run: RunContext, stop: asyncio.Event) -> None:
-    """Serve one of :data:`STREAM_SERVICES` for a run until ``stop``, then drain and return."""
+async def serve_stream(
+    service: str, log: EventLog, run: RunContext, stop: asyncio.Event, meter: CostMeter | None = None
+) -> None:
+    """Serve one of :data:`STREAM_SERVICES` for a run until ``stop``, then drain and return.
+
+    ``meter``: of a process that serves nothing else, which reports what it uses.
+    """
+    if meter is not None and service != "archiver":
+        async with reported(log, meter):
+            await serve_stream(service, log, run, stop)
+        return
     # Imported here: each service loads only what it needs.
     if service == "processors":
         with loading():
@@ -47,7 +58,7 @@ async def serve_stream(service: str, log: EventLog, run: RunContext, stop: async
         runtime = run.config.processors.runtime
         await run_processors(log, run.run_id, stop, runtime=runtime, location=run.config.log)
     elif service == "archiver":
-        await _archive(log, run, stop)
+        await _archive(log, run, stop, meter)
     elif service == "consumers":
         with loading():
             from unstable_stream.services.streams.trackers import serve_beside
@@ -61,7 +72,7 @@ async def serve_stream(service: str, log: EventLog, run: RunContext, stop: async
         await run_monitor(log, port=run.config.metrics_port or 0, start=began_ms, stop=stop)
 
 
-async def _archive(log: EventLog, run: RunContext, stop: asyncio.Event) -> None:
+async def _archive(log: EventLog, run: RunContext, stop: asyncio.Event, meter: CostMeter | None) -> None:
     with loading():
         from unstable_stream.services.workers.archiver import run_archiver
 
@@ -79,7 +90,8 @@ async def _archive(log: EventLog, run: RunContext, stop: asyncio.Event) -> None:
 
     async def report() -> None:
         try:
-            await reporter.run(stop)
+            async with reported(log, meter) if meter else nullcontext():
+                await reporter.run(stop)
         finally:
             silent.set()
 
@@ -145,7 +157,7 @@ async def _serve(service: str, run_id: str, data: DataDir, log_url: str) -> None
     if service in STREAM_SERVICES:
         stop = _stop_on_signals()
         async with run.opened_log() as log:
-            await serve_stream(service, log, run, stop)
+            await serve_stream(service, log, run, stop, CostMeter(run_id, service))
         return
     # Imported here: the other services need no Ray.
     with loading():
@@ -154,16 +166,19 @@ async def _serve(service: str, run_id: str, data: DataDir, log_url: str) -> None
     connect()
     stop = _stop_on_signals()
     model_path = base_model_path(config)
-    if service == "collector":
-        with loading():
-            from unstable_stream.services.launch.ray.engine_pool import run_collector
+    # The learner itself is an actor, which this process holds on to.
+    meter = CostMeter(run_id, "collector" if service == "collector" else "learner-host")
+    async with run.opened_log() as log, reported(log, meter):
+        if service == "collector":
+            with loading():
+                from unstable_stream.services.launch.ray.engine_pool import run_collector
 
-        await run_collector(run, model_path, stop)
-    else:
-        with loading():
-            from unstable_stream.services.launch.ray.actors import run_learner
+            await run_collector(run, model_path, stop)
+        else:
+            with loading():
+                from unstable_stream.services.launch.ray.actors import run_learner
 
-        await run_learner(run, model_path, stop)
+            await run_learner(run, model_path, stop)
 
 
 def _stop_on_signals() -> asyncio.Event:

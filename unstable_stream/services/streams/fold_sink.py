@@ -29,6 +29,7 @@ from unstable_stream.errors import (
     ServiceError,
 )
 from unstable_stream.events import Event
+from unstable_stream.log.cpu_time import spending
 from unstable_stream.log.port import EventLog, Positions, Producer, Record, StoredRecord, TopicPartition
 from unstable_stream.log.reading import of_run
 from unstable_stream.log.records import event_from_record, source_header
@@ -229,11 +230,13 @@ class FoldSink:
     async def _fold(
         self, partition: _Partition, records: Sequence[StoredRecord]
     ) -> tuple[list[Record], list[Rejected]]:
-        decoded: list[Decoded] = [(record, self._decode(record)) for record in records]
+        with spending("processors"):
+            decoded: list[Decoded] = [(record, self._decode(record)) for record in records]
         run_ids = {event.run_id: None for _, event in decoded if isinstance(event, Event)}
         await self._runs.learn(run_ids)
         await self._ensure_folds(partition, run_ids)
-        return partition.state.fold(decoded, loop_time())
+        with spending("processors"):
+            return partition.state.fold(decoded, loop_time())
 
     def _decode(self, record: StoredRecord) -> Event | EventError | None:
         # The header saves decoding records of other runs. A record without the header is decoded.

@@ -31,8 +31,8 @@ class Lag:
 
 
 def run_of_group(group: str) -> str | None:
-    """Return the run that a group serves (``reward-processor/RUN``); ``None`` if it serves all runs."""
-    return group.partition("/")[2] or None
+    """Return the run that a group serves (``reward-processor/RUN``, ``plugin/NAME/RUN``); ``None``: all."""
+    return group.removeprefix("plugin/").partition("/")[2] or None
 
 
 async def live_groups(log: EventLog, finished: Collection[str]) -> list[str]:

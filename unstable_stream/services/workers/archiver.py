@@ -26,6 +26,7 @@ from typing import ClassVar, Final, TypeVar
 from unstable_stream.archive import ArchiveWriter, Written
 from unstable_stream.console import get_logger
 from unstable_stream.errors import ArchiveAheadError, ArchiveBusyError, FencedError, OffsetOutOfRangeError
+from unstable_stream.log.cpu_time import spending
 from unstable_stream.log.port import Consumer, EventLog, Positions, Record, StoredRecord, TopicPartition
 from unstable_stream.log.reading import any_record
 from unstable_stream.log.stores.archive_address import ArchiveAddress
@@ -205,7 +206,9 @@ class ArchiveSink:
     async def close(self) -> None:
         """Wait until no thread works on the archive any more."""
         if self._storing is not None:
-            await asyncio.wait([self._storing])
+            ((storing,), _) = await asyncio.wait([self._storing])
+            if not storing.cancelled() and (error := storing.exception()) is not None:
+                _log.error("the last batch was not archived: the log has it", reason=str(error))
 
     async def _stored(self) -> bool:
         """Wait until a batch in progress is stored, then commit and report it (step 5)."""
@@ -284,9 +287,14 @@ async def _when_free(work: Callable[[], T], stop: asyncio.Event) -> T:
     """Do ``work`` on the archive in a thread; try again while another process has locked the archive, or its
     store is away.
     """
+
+    def counted() -> T:
+        with spending("archiver"):
+            return work()
+
     while True:
         try:
-            return await asyncio.to_thread(work)
+            return await asyncio.to_thread(counted)
         except ArchiveBusyError as error:
             if stop.is_set():
                 raise  # the records stay in the log; the next start archives them

@@ -80,6 +80,8 @@ class CollectorReports:
                     f"{prefix}/tok_s": stats.tokens_per_s,
                     f"{prefix}/completions": float(stats.completions),
                 }
+                if stats.idle_s is not None:
+                    values[f"{prefix}/idle_s"] = stats.idle_s
                 if stats.store_wait_s or number in self._waited:
                     values[f"stores/engine-{number}/wait_s"] = stats.store_wait_s
                     self._waited.add(number)

@@ -2,7 +2,8 @@
 
 Each scheduled checkpoint plays every fixed opponent on the same odd seeds, in each of its seats in turn. So
 checkpoints are compared on the same games. In a round robin the fixed opponents play each other instead, each
-pair every seed twice: one has a seat (or team) and the other all others, then they change places.
+pair every seed twice: one has a seat (or team) and the other all others, then they change places. In
+seats that are given, the named players play game after game.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ import msgspec
 
 from unstable_stream.events import Checkpoint, GameStarted, checkpoint_uid
 from unstable_stream.events.seeds import eval_game_seed
+from unstable_stream.games.disguises.naming import plain_id
 from unstable_stream.games.seating import Seating, seat_players
 from unstable_stream.model_pool import ModelPool
 from unstable_stream.runs.config import EnvConfig, RunConfig
@@ -158,8 +160,12 @@ class Evaluations:
         for number, env in product(
             range(self._games_per_checkpoint(checkpoint)), self._config.evaluated_envs
         ):
+            if settings.seatings:
+                round_, place = divmod(number, len(settings.seatings))
+                yield env, eval_game_seed(run_seed, plain_id(env.env_id), round_), settings.seatings[place]
+                continue
             if settings.round_robin:
-                seed = eval_game_seed(run_seed, env.env_id, number // 2)
+                seed = eval_game_seed(run_seed, plain_id(env.env_id), number // 2)
                 seating = seating_of(self._config, env, seed)
                 of_seats = [seating.side(seat) for seat in range(env.num_players)]
                 sides = list(dict.fromkeys(of_seats))
@@ -168,7 +174,7 @@ class Evaluations:
                     one, others = reversed(pair) if number % 2 else pair
                     yield env, seed, tuple(one if side == alone else others for side in of_seats)
                 continue
-            seed = eval_game_seed(run_seed, env.env_id, number)
+            seed = eval_game_seed(run_seed, plain_id(env.env_id), number)
             seating = seating_of(self._config, env, seed)
             own = [
                 seating.side(seat)

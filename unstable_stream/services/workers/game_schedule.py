@@ -1,8 +1,9 @@
 """Decide on the next games: a fold over the events so far, and decisions that are then recorded.
 
 In training games the newest checkpoint plays seat ``index mod players`` against an opponent from the model
-pool. Where several models are trained, each seat is played by checkpoints of the model whose seat it is, or
-by fixed opponents. Seats that win together are played together: one draw gives a team its opponent.
+pool. If ``collector.branches`` asks for it, positions of games that ended are played on from. Where several
+models are trained, each seat is played by checkpoints of the model whose seat it is, or by fixed opponents.
+Seats that win together are played together: one draw gives a team its opponent.
 Evaluation games: :mod:`unstable_stream.services.workers.evaluations`.
 """
 
@@ -14,10 +15,12 @@ import msgspec
 
 from unstable_stream.events import (
     UNREADABLE,
+    Action,
     Checkpoint,
     Event,
     GameAbandoned,
     GameOutcome,
+    GamePosition,
     GameStarted,
     LearnerUpdate,
     RecordRejected,
@@ -39,6 +42,7 @@ from unstable_stream.model_pool.systems import live_rating_system
 from unstable_stream.reward_transformations import RewardProcessor, expected_steps_of
 from unstable_stream.runs.config import EnvConfig, OpponentConfig, RunConfig
 from unstable_stream.services.streams.processor import group_of
+from unstable_stream.services.workers.branches import Branched, Branches, BranchesState
 from unstable_stream.services.workers.evaluations import Evaluations, EvaluationsState, model_in, seating_of
 
 _MOST_ABANDONED = 1_000
@@ -112,6 +116,7 @@ class ScheduleState(PendingSteps, kw_only=True):
     next_index: dict[str, int]
     evaluations: EvaluationsState
     pool: PoolState
+    branches: BranchesState = BranchesState()
     updates: dict[str, int]
 
 
@@ -137,12 +142,16 @@ class GameSchedule:
         self._next_index = {"train": started.parent_games if started else 0, "eval": 0}
         self._checkpoints: dict[str, Checkpoint] = {}
         self.evaluations = Evaluations(config, self._first_update, self.pool, self._checkpoints)
-        self._filtering = config.collector.filter_opponent_invalid
         self._reward_groups = {group_of(RewardProcessor.name, run) for run in (run_id, None)}
         """The groups that make steps of the run's trajectories."""
         self.pending = PendingSteps()
+        self._branches = Branches(config.collector)
         self._updates = {model or "": self._first_update for model in config.model_names}
         """By trained model, ``""`` is the only one, its last update."""
+
+    @property
+    def _filtering(self) -> bool:
+        return self._config.collector.filter_opponent_invalid
 
     # -- fold ---------------------------------------------------------------------------------
 
@@ -179,6 +188,7 @@ class GameSchedule:
         if index < self._next_index[event.split]:
             return
         self._next_index[event.split] = index + 1
+        self._branches.begin(event)
         self.evaluations.begin(event)
         if index not in self._ended[event.split]:
             self.in_flight[event.game_id] = event
@@ -197,6 +207,7 @@ class GameSchedule:
         self._abandoned.pop(event.game_id, None)
         if event.split == "train":
             self.pending.produce(expected_steps_of(event, filter_opponent_invalid=self._filtering))
+            self._branches.choose(event)
 
     def _apply_rejected(self, letter: RecordRejected) -> None:
         """Count the steps that its game's outcome promised as consumed: the letter holds the trajectory.
@@ -222,6 +233,7 @@ class GameSchedule:
             next_index=dict(self._next_index),
             evaluations=self.evaluations.state(),
             pool=self.pool.state(),
+            branches=self._branches.state(),
             updates=dict(self._updates),
             **msgspec.structs.asdict(copy.deepcopy(self.pending)),
         )
@@ -238,6 +250,7 @@ class GameSchedule:
         self._ended = {split: IndexSet(ranges) for split, ranges in state.ended.items()}
         self._abandoned = dict.fromkeys(state.abandoned)
         self._next_index = dict(state.next_index)
+        self._branches.load_state(state.branches)
         pending = {name: getattr(state, name) for name in PendingSteps.__struct_fields__}
         self.pending = copy.deepcopy(PendingSteps(**pending))
         self._updates |= state.updates
@@ -299,12 +312,19 @@ class GameSchedule:
             return []
         settings = self._config.collector
         games: list[GameStarted] = []
-        if not self.training_finished:
+        if not (self.training_finished or self._config.imitates):
             expected = {model: self._expected(model) for model in self._updates}
             room = settings.num_workers - self.games_in_flight("train")
             index = self._next_index["train"]
+            # A resumed run may play other environments.
+            branches = (each for each in self._branches.wanted() if self._env_of(each) is not None)
             while room > 0 and len(games) < at_most:
-                game = self._train_game(index, now_ms)
+                branched = next(branches, None)
+                game = (
+                    self._train_game(index, now_ms)
+                    if branched is None
+                    else self._branch_game(index, branched, now_ms)
+                )
                 models = {trained_model(seat.model_uid) or "" for seat in game.seats if seat.trained}
                 # All that learn from it must have room; one that has none makes an update, so none waits for
                 # ever.
@@ -356,6 +376,27 @@ class GameSchedule:
             seats.append(self._seat(seat, uid, env, seating, trained=trained))
         return self._started("train", index, env, seed, tuple(seats), now_ms)
 
+    def _env_of(self, branched: Branched) -> EnvConfig | None:
+        played = (branched.env_id, len(branched.seats))
+        return next((env for env in self._config.train_envs if (env.env_id, env.num_players) == played), None)
+
+    def _branch_game(self, index: int, branched: Branched, now_ms: int) -> GameStarted:
+        """Return a game of the newest checkpoint from a position, against those that were there."""
+        env = self._env_of(branched)
+        assert env is not None, "others are passed over"
+        seed = train_game_seed(self._config.seed, index)
+        seating = seating_of(self._config, env, branched.position.seed)
+        active = {member.uid for member in self.pool.members() if member.active}
+        seats = []
+        for was in branched.seats:
+            model = model_in(self._config, env, was.seat, seating)
+            stays = not was.trained and was.model_uid in active
+            uid = was.model_uid if stays else self._current(env, was.seat, seating)
+            trained = was.trained and not self._is_trained(model)
+            seats.append(self._seat(was.seat, uid, env, seating, trained=trained))
+        start = (branched.position, branched.moves)
+        return self._started("train", index, env, seed, tuple(seats), now_ms, start=start)
+
     def _open_seats(self, env: EnvConfig, seating: Seating) -> list[int]:
         """Return the seats of the models that still learn."""
         return [
@@ -392,7 +433,9 @@ class GameSchedule:
             env, seed, players, evaluated = match
             seating = seating_of(self._config, env, seed)
             seats = tuple(self._seat(seat, uid, env, seating) for seat, uid in enumerate(players))
-            yield self._started("eval", index, env, seed, seats, now_ms, evaluated)
+            branch = self._config.evaluation.branch
+            start = None if branch is None else (branch.position, branch.moves)
+            yield self._started("eval", index, env, seed, seats, now_ms, evaluated, start)
 
     def _seat(self, seat: int, uid: str, env: EnvConfig, seating: Seating, *, trained: bool = False) -> Seat:
         team, role = seating.teams[seat], seating.roles.get(seat)
@@ -427,7 +470,9 @@ class GameSchedule:
         seats: tuple[Seat, ...],
         now_ms: int,
         evaluated_uid: str | None = None,
+        start: tuple[GamePosition, tuple[Action, ...]] | None = None,
     ) -> GameStarted:
+        position, moves = start or (None, ())
         return GameStarted(
             event_id=event_id(self._run_id, "game-started", split, index),
             run_id=self._run_id,
@@ -439,4 +484,6 @@ class GameSchedule:
             seed=seed,
             seats=seats,
             evaluated_uid=evaluated_uid,
+            position=position,
+            moves=moves,
         )

@@ -429,7 +429,14 @@ class Learners:
                 first = self._services[0] if self._services else None
                 self._services.append(
                     LearnerService(
-                        config, run_id, data, model_path, share, model=model, shares_base_with=first
+                        config,
+                        run_id,
+                        data,
+                        model_path,
+                        share,
+                        has_games=not config.imitates,
+                        model=model,
+                        shares_base_with=first,
                     )
                 )
         except BaseException:

@@ -38,6 +38,7 @@ from unstable_stream.algorithms.settings import BuiltInAlgorithmConfig
 from unstable_stream.algorithms.update_decisions import Admission, TrainingSample
 from unstable_stream.errors import LearnerError
 from unstable_stream.inference.cores import available_cores, fastest_on_cpu
+from unstable_stream.log.cpu_time import spending
 from unstable_stream.log.stores.checkpoint_files import opened_checkpoint
 from unstable_stream.reward_transformations import build_sampling
 from unstable_stream.runs.code import find_code
@@ -168,7 +169,12 @@ async def computed(work: Callable[..., _T], *arguments: Any, **named: Any) -> _T
 
     Until then it uses PyTorch's random generators, which belong to whoever computes in this process next.
     """
-    computing = asyncio.ensure_future(asyncio.to_thread(work, *arguments, **named))
+
+    def counted() -> _T:
+        with spending("learner"):
+            return work(*arguments, **named)
+
+    computing = asyncio.ensure_future(asyncio.to_thread(counted))
     try:
         return await asyncio.shield(computing)
     except asyncio.CancelledError:

@@ -241,7 +241,7 @@ class Recovery:
                     steps.setdefault(step.event_id, step)
         begun = self.learner.step
         fork = f"new run at the last checkpoint: unstable-stream fork {run_id} --at {begun}"
-        repeating = RecordedUpdates(self.learner, self.algorithm, config, self.recorded, self.transform)
+        repeating = RecordedUpdates(self.learner, config, self.recorded, self.transform)
         if directory is not None:
             await computed(repeating.begin, updates[0], self.transform, checkpoint, directory)
         for update in updates:

@@ -100,8 +100,8 @@ class LearnerState:
         config: of the run, for this model.
         run_id: the run.
         model: the name of the trained model; ``None``: the only one of the run.
-        has_games: false for a run that trains on replayed steps: no outcomes say when a game is done with,
-            and nothing is kept over a restart.
+        has_games: false for a run that trains on steps of other runs' games: no outcomes say when a game is
+            done with, and nothing is kept over a restart.
     """
 
     def __init__(self, config: RunConfig, run_id: str, model: str | None, *, has_games: bool = True) -> None:
@@ -131,7 +131,7 @@ class LearnerState:
         self.other_positions: dict[TopicPartition, int] = {}
         """The next offsets of ``learner-updates`` before the present update, and of ``dead-letters``."""
         self._step_places: dict[str, StepPlace] = {}
-        """By id, where the pending steps are in the log."""
+        """By id, where the pending steps are in the log; of a run that imitates, all steps."""
         self._was_idle = False
         """Whether the last update had no turn to train on."""
 
@@ -218,7 +218,7 @@ class LearnerState:
                 continue
             if trained_model(event.model_uid) == self.model:
                 steps.append(event)
-                if self.has_games:
+                if self.has_games or self.config.imitates:
                     place = StepPlace(record.partition, record.offset)
                     self._step_places.setdefault(event.event_id, place)
         self.buffer.extend(steps)
@@ -261,6 +261,17 @@ class LearnerState:
         """Return what to do before ``update``: draw its batch, drop what is too stale first, or wait."""
         settings = self.config.learner
         available = self.buffer.available(update)
+        if self.config.imitates:
+            # All steps are there from the beginning. A draw from what happens to be read would be another
+            # one each time.
+            if len(self._step_places) < self.config.imitation.steps:
+                return "wait"
+            if not available:
+                raise LearnerError(
+                    f"run {self.run_id} has trained on all steps that were published when it started. To go "
+                    f"on, begin one with it: unstable-stream imitate FILE --set init_from={self.run_id}@last"
+                )
+            return "draw"
         if available >= int(settings.batch_size * settings.batch_delay_buffer):
             return "draw"
         if self.buffer.size() < self.config.max_pending_steps:

@@ -17,9 +17,17 @@ from unstable_stream.algorithms.update_decisions import decide_batch
 from unstable_stream.events import Checkpoint, LearnerUpdate, Step
 from unstable_stream.log.stores.address import owner_of
 from unstable_stream.reward_transformations import SamplingRewardTransform
+from unstable_stream.runs.base_model import base_model_path
 from unstable_stream.runs.config import RunConfig
+from unstable_stream.runs.placement import Share
 from unstable_stream.runs.resume import RecordedConfigs
-from unstable_stream.services.workers.learner_core import configure, learner_settings
+from unstable_stream.services.workers.learner_core import (
+    LearnerPlan,
+    build_learner,
+    build_training_algorithm,
+    configure,
+    learner_settings,
+)
 
 _OF_THE_BUFFER: Final = frozenset({"buffer_size"})
 """The metric of a decision that does not follow from the batch."""
@@ -90,14 +98,12 @@ class RecordedUpdates:
     def __init__(
         self,
         learner: StandardLearner,
-        algorithm: BaseAlgo,
         config: RunConfig,
         recorded: RecordedConfigs,
         transform: SamplingRewardTransform,
     ) -> None:
-        """Begin with a learner that was made with ``config`` and ``algorithm``."""
+        """Begin with a learner that was made with ``config``."""
         self._learner = learner
-        self._algorithm = algorithm
         self._config = config
         self._recorded = recorded
         self._transform = transform
@@ -145,7 +151,7 @@ class RecordedUpdates:
             LearnerError: it cannot be trained on.
         """
         self.configure(self._recorded.of(update) or self._config)
-        decision = decide_batch(steps, update.update, self._transform, self._algorithm.admit)
+        decision = decide_batch(steps, update.update, self._transform, self._learner.algorithm.admit)
         result = self._learner.update(
             decision.samples, update.update, decision.admissions, learning_rate_factor=rate_factor
         )
@@ -173,9 +179,36 @@ class RecordedUpdates:
             learner_settings(self._config),
             self._config.algorithm,
         ):
-            self._algorithm = configure(self._learner, config)
+            configure(self._learner, config)
         self._config = config
-        return self._algorithm
+        return self._learner.algorithm
+
+
+def learner_to_repeat(config: RunConfig, update: LearnerUpdate) -> StandardLearner:
+    """Make a learner that saves nothing, on the kind of device that computed an update.
+
+    After the first update its weights come from a checkpoint, to be loaded.
+
+    Args:
+        config: its settings.
+        update: the first one to train on.
+
+    Raises:
+        ConfigError, LearnerError: the base model, the algorithm or the adapter to begin with is not here.
+    """
+    settings, then = config.learner, update.computed_with
+    if update.update > 1:
+        settings = settings.model_copy(update={"initial_lora_path": None})
+    return build_learner(
+        LearnerPlan(
+            config.model_copy(update={"learner": settings}),
+            Path(),
+            base_model_path(config),
+            Share("learner") if then.get("device", "").startswith("cpu") else None,
+            then.get("dtype") if settings.dtype == "auto" else settings.dtype,
+        ),
+        build_training_algorithm(config),
+    )
 
 
 def load_training(

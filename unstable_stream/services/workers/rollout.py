@@ -44,6 +44,7 @@ from unstable_stream.inference.engine import Adapter, Engine, SamplingSettings
 from unstable_stream.inference.openai import OpenAIEngine
 from unstable_stream.inference.policy_player import ChatPlayer, PolicyPlayer
 from unstable_stream.inference.tokenizer import load_tokenizer
+from unstable_stream.log.cpu_time import spending
 from unstable_stream.log.open import opened_log
 from unstable_stream.log.port import EventLog, Record
 from unstable_stream.log.records import record_from_event
@@ -304,7 +305,8 @@ class HungGames:
         self._calls += 1
         self._inside = (self._calls, game)
         try:
-            yield
+            with spending("environments"):
+                yield
         finally:
             self._inside = None
 

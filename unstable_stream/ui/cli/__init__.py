@@ -3,6 +3,7 @@
 import contextlib
 import io
 import logging
+import os
 import sys
 
 import typer
@@ -54,6 +55,7 @@ _TRAIN_EXTRA = {
 }
 _EXTRAS = (
     ("ui", "these pages need", {"starlette", "uvicorn"}),
+    ("mcp", "a server for agents needs", {"mcp"}),
     ("train", "this command plays games or trains, which needs", _TRAIN_EXTRA),
     ("kafka", "a log on Kafka needs", {"aiokafka", "cramjam", "faust", "mode"}),
     ("tensorboard", "the tracker tensorboard needs", {"tensorboard"}),
@@ -68,6 +70,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # the terminal may not have every letter
     _write_no_core_files()
+    _reach_this_machine_directly()
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # repeats at length what our errors say
     try:
         app()
@@ -93,6 +96,13 @@ def _write_no_core_files() -> None:
 
         _, hard = resource.getrlimit(resource.RLIMIT_CORE)
         resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+
+
+def _reach_this_machine_directly() -> None:
+    """Have no client, of this process or one that it starts, ask a proxy for an address of this machine."""
+    said = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if said != "*" and any(name.lower().endswith("_proxy") for name in os.environ):
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = f"{said},localhost,127.0.0.1,::1".lstrip(",")
 
 
 def _missing(module: str) -> str | None:

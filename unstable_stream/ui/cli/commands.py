@@ -19,31 +19,50 @@ from unstable_stream.errors import did_you_mean
 
 COMMANDS: Final = {
     "configure": ("init", "config"),
-    "train": ("quickstart", "train", "plan", "watch", "scale", "fork", "processors"),
-    "look": ("runs", "games", "ui", "report", "why", "sql", "collapse", "track", "monitor", "doctor"),
-    "measure": ("eval", "tournament", "exploitability", "exploit"),
-    "prove": ("audit", "verify", "rerate", "rederive", "replay", "consume"),
-    "keep": ("push", "export", "archive", "backup", "prune", "rm", "disk"),
+    "train": ("quickstart", "train", "imitate", "plan", "watch", "scale", "fork", "learn", "processors"),
+    "look": ("runs", "games", "ui", "why", "sql", "collapse", "track", "monitor", "doctor"),
+    "agents": ("mcp",),
+    "measure": ("eval", "tournament", "play", "exploitability", "exploit", "branch"),
+    "compare": ("compare", "diff", "bisect"),
+    "prove": ("check-env", "audit", "verify", "rerate", "rederive", "replay", "consume"),
+    "keep": ("report", "push", "export", "import", "archive", "backup", "prune", "rm", "disk"),
     "log": ("topics", "log"),
 }
 """By module the names of its commands, in the order in which ``unstable-stream --help`` lists them."""
 _HOMES: Final = {name: home for home, names in COMMANDS.items() for name in names}
 
 
+def _stem(name: str) -> str:
+    return name.replace("-", "_")
+
+
 def summary(name: str) -> str:
     """Return the first sentence of a command's help; its module is not imported."""
+    return re.split(r"(?<=\.)\s", " ".join(helps(name)[name].split()), maxsplit=1)[0]
+
+
+def helps(name: str) -> dict[str, str]:
+    """Return the help of a command and of its subcommands by name; their module is not imported."""
     tree = ast.parse((Path(__file__).parent / f"{_HOMES[name]}.py").read_text(encoding="utf-8"))
-    own = f"{name}_command"
-    functions = (each for each in tree.body if isinstance(each, ast.FunctionDef))
-    doc = next(ast.get_docstring(each) or "" for each in functions if each.name == own)
-    return re.split(r"(?<=\.)\s", " ".join(doc.split()), maxsplit=1)[0]
+    begins = f"{_stem(name)}_"
+    return {
+        f"{name} {part}".removesuffix(" command"): ast.get_docstring(each) or ""
+        for each in tree.body
+        if isinstance(each, ast.FunctionDef) and each.name.startswith(begins)
+        for part in [each.name.removeprefix(begins)]
+    }
+
+
+def every_help() -> dict[str, str]:
+    """Return the help of every command and subcommand by name."""
+    return {name: text for command in _HOMES for name, text in helps(command).items()}
 
 
 def add_command(app: typer.Typer, name: str) -> None:
     """Import a command and add it, with its subcommands; without a context it only groups these."""
     from unstable_stream.ui.cli.options import with_options  # the list of commands needs none
 
-    begins = f"{name}_"
+    begins = f"{_stem(name)}_"
     functions = vars(importlib.import_module(f"unstable_stream.ui.cli.{_HOMES[name]}"))
     parts = {key.removeprefix(begins): each for key, each in functions.items() if key.startswith(begins)}
     own = parts.pop("command")

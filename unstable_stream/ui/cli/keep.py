@@ -1,4 +1,4 @@
-"""Commands that take something out, or keep it: checkpoints, runs, the archive, whole data directories."""
+"""Commands that take something out, or keep it: reports, checkpoints, runs, archives, data directories."""
 
 import sys
 from pathlib import Path
@@ -6,10 +6,58 @@ from typing import Annotated, Literal
 
 import typer
 
+import unstable_stream as us
 from unstable_stream.api.output import configure_output, plain, plain_console
 from unstable_stream.api.place import Place
-from unstable_stream.ui.cli.options import DataPlace, RunArgument, complete_run
-from unstable_stream.ui.cli.output import Format, print_rows
+from unstable_stream.ui.cli.options import AllowCodeOption, DataPlace, RunArgument, RunsArgument, complete_run
+from unstable_stream.ui.cli.output import Format, print_rows, progress_bar
+
+
+def report_command(
+    runs: RunsArgument = None,
+    out: Annotated[Path, typer.Option("--out", "-o")] = Path("report.html"),
+    samples: Annotated[int, typer.Option(min=0)] = 10,
+    tokenizer: str | None = None,
+    verify: bool = False,
+    *,
+    place: Place,
+) -> None:
+    """Write one HTML page about a run: results, curves, ratings and games to read; opens without a network.
+
+    The curve of its evaluation is in the terminal, too.
+
+    Several runs are compared in the same plots; those of a sweep also by means over seeds.
+
+    Example: unstable-stream report quickstart -o report.html
+
+    Example: unstable-stream report RUN OTHER_RUN -o comparison.html
+
+    Example: unstable-stream report quickstart-3fa1c2
+
+    Args:
+        out: The HTML file to write.
+        samples: Most games to show of each run.
+        tokenizer: Directory of the model's tokenizer, to show tokens as text; by default where the run found
+            it.
+        verify: Verify each run first, as unstable-stream verify does, and put the result on the page.
+    """
+    from unstable_stream.api.archived import find_runs, proof_of, read_curve, write_report
+
+    console = plain_console(stderr=True, highlight=False)
+    named = find_runs(place.archive, runs or [])
+    proofs = {}
+    for run in named if verify else ():
+        with progress_bar() as progress:
+            report = us.open_run(run, **place.named).verify(allow_code=[], progress=progress)
+        console.print(f"{run}: {report.verdict}", markup=False)
+        proofs[run] = proof_of(report)
+    with console.status("writing the report"):
+        size = write_report(place.archive, named, out, samples=samples, tokenizer=tokenizer, proofs=proofs)
+    for run in named:
+        if curve := read_curve(place.archive, run):
+            console.print(f"{run}\n{curve.says}", markup=False)
+            console.print(curve)
+    console.print(f"{out} written, {size / 1e6:.1f} MB: open it in a browser")
 
 
 def push_command(
@@ -48,9 +96,10 @@ def push_command(
 
 def export_command(
     run: RunArgument,
-    out: Annotated[str, typer.Option("--out", "-o")],
+    out: Annotated[str, typer.Option("--out", "-o")] = "",
     tables: Annotated[str, typer.Option(metavar="NAMES")] = "",
     batches: Literal["csv", "parquet"] | None = None,
+    dataset: Annotated[Path | None, typer.Option(metavar="DIR")] = None,
     force: bool = False,
     *,
     place: DataPlace,
@@ -65,15 +114,27 @@ def export_command(
 
     Example: unstable-stream export RUN -o batches --batches csv
 
+    Example: unstable-stream export RUN --dataset my-games
+
     Args:
         out: Directory for the files; for tables also an address, s3://bucket/name.
         tables: Tables or views, comma between; all tables by default.
         batches: Instead of tables, the batch of each update: train_data_step_N.csv, or .parquet.
+        dataset: Instead of tables, the finished games as a data set with a card, which datasets.load_dataset
+            and unstable-stream import read: a row for each move.
         force: Replace an export that is there already.
     """
     from unstable_stream.api.archived import export_batches, export_run
 
     console = plain_console(stderr=True, highlight=False)
+    if (dataset is None) == (not out) or (dataset is not None and (batches or tables)):
+        raise typer.BadParameter("give --out, or --dataset alone", param_hint="--out")
+    if dataset is not None:
+        with console.status("exporting"):
+            moves = us.export_dataset(run, dataset, force=force, data=place.root)
+        listed = ", ".join(f"{count:,} moves of split {split}" for split, count in moves.items())
+        console.print(f"{listed} in {dataset}", soft_wrap=True, markup=False)
+        return
     if batches and tables:
         raise typer.BadParameter("--batches and --tables exclude each other", param_hint="--batches")
     if batches and "://" in out:
@@ -93,6 +154,33 @@ def export_command(
     if manifest.missing:
         lacking = f"note: deleted from the log before they were archived: {', '.join(manifest.missing)}"
         console.print(lacking, soft_wrap=True, markup=False)
+
+
+def import_command(
+    file: Path,
+    mapping: Annotated[Path, typer.Option("--mapping", metavar="TOML")],
+    name: str | None = None,
+    allow_code: AllowCodeOption = None,
+    *,
+    place: Place,
+) -> None:
+    """Record the games of a file, played elsewhere, as a run: rated, archived, and searchable like any other.
+
+    All games are recorded or none; a file that was imported before adds nothing. They are in split imported.
+
+    Example: unstable-stream import my-games/data/train-00000-of-00001.parquet --mapping my-games/mapping.toml
+
+    Example: unstable-stream import traces.jsonl --mapping textarena.toml --name published
+
+    Args:
+        file: JSON Lines, JSON or Parquet; a row for each move, or with a list of them.
+        mapping: The columns that hold what is recorded: docs/how-to/share-games.md.
+        name: Name of the run. Default: that of the file.
+    """
+    with plain_console(stderr=True, highlight=False).status("importing"):
+        done = us.import_games(file, mapping, name=name, allow_code=allow_code or [], **place.named)
+    told = f"{done.games:,} games" if done.games else "nothing new, its games are there already"
+    print(plain(f"{done.run_id}: {told}"))
 
 
 def archive_command(

@@ -11,7 +11,7 @@ import typer
 from unstable_stream.api.output import plain, plain_console
 from unstable_stream.api.place import Place
 from unstable_stream.ui.cli.options import RunOption
-from unstable_stream.ui.cli.output import Format, print_rows
+from unstable_stream.ui.cli.output import Format, print_objects, print_rows
 
 if TYPE_CHECKING:
     from unstable_stream.api.topics import Lag, StoredRecord
@@ -233,6 +233,34 @@ def topics_asyncapi() -> None:
     from unstable_stream.api.topics import asyncapi
 
     typer.echo(asyncapi(), nl=False)
+
+
+def topics_register(
+    registry: Annotated[str, typer.Option(envvar="UNSTABLE_STREAM_REGISTRY", metavar="URL")],
+    compatibility: Annotated[str | None, typer.Option(metavar="LEVEL")] = None,
+    dry_run: bool = False,
+    *,
+    form: Format,
+) -> None:
+    """Register the JSON Schema of every event at a schema registry of Confluent's API; again changes nothing.
+
+    Records stay as they are: the subject is the header ce_type without its version. The login is
+    UNSTABLE_STREAM_REGISTRY_USERNAME and _PASSWORD, certificates to trust are in _SSL_CAFILE.
+
+    Example: unstable-stream topics register --registry http://127.0.0.1:8081
+
+    Args:
+        registry: The registry's address, up to where /subjects follows.
+        compatibility: Set it for subjects with something new: NONE, BACKWARD, FORWARD, FULL, ….
+        dry_run: Only say what is there.
+    """
+    from unstable_stream.api.topics import register_schemas
+
+    schemas = register_schemas(registry, compatibility=compatibility, dry_run=dry_run)
+    print_objects(schemas, form)
+    new = sum(each.state == "registered" for each in schemas)
+    if not dry_run:
+        print(f"{new} registered, {len(schemas) - new} were there", file=sys.stderr)
 
 
 def log_command() -> None:

@@ -20,9 +20,14 @@ from unstable_stream.ui.cli.options import (
     OptionalLogOption,
     RunArgument,
     RunOption,
-    RunsArgument,
 )
-from unstable_stream.ui.cli.output import Format, print_objects, print_rows, records_read, take_rows
+from unstable_stream.ui.cli.output import (
+    Format,
+    print_objects,
+    print_rows,
+    records_read,
+    take_rows,
+)
 
 if TYPE_CHECKING:
     from unstable_stream.api.runs import ListedRun
@@ -41,7 +46,11 @@ def runs_command(
     *,
     form: Format,
 ) -> None:
-    """List the runs that train, newest first, with the evaluated win rate of each one's latest checkpoint.
+    """List the runs that train, newest first, with what each one's latest evaluated checkpoint won of the
+    opponent that tells most, whom it beats most nearly half of the time; in brackets the 95 % interval.
+
+    No number mixes opponents: win rates of two runs compare only where the opponent is the same. --csv and
+    --json have more, as CPU- and GPU-seconds of all processes; the view run_costs has the whole cost.
 
     A run that has not ended and has recorded nothing for ten minutes is lost: resume it. What a run is for is
     the key note of its configuration: --set note="a higher rate".
@@ -79,9 +88,8 @@ _RUN_COLUMNS = ("#", "run", "state", "games", "updates", "won %")
 
 def _run_cells(run: "ListedRun") -> tuple[Any, ...]:
     """Return what fits a terminal of 80 columns: the id has name and time in it."""
-    won = None if run.win_rate is None else round(100 * run.win_rate)
     told = f"{run.run} {run.note}" if run.note else run.run
-    return run.number, told, f"{run.state} {run.silence or ''}".strip(), run.games, run.updates, won
+    return run.number, told, f"{run.state}\n{run.silence or ''}".strip(), run.games, run.updates, run.won
 
 
 def games_command(
@@ -231,45 +239,6 @@ def ui_command(
         browser=browser,
         on_ready=lambda link: typer.echo(f"open {link}\nCtrl-C ends it."),
     )
-
-
-def report_command(
-    runs: RunsArgument = None,
-    out: Annotated[Path, typer.Option("--out", "-o")] = Path("report.html"),
-    samples: Annotated[int, typer.Option(min=0)] = 6,
-    tokenizer: str | None = None,
-    *,
-    place: DataPlace,
-) -> None:
-    """Write one HTML page about a run: results, curves, ratings and games to read; opens without a network.
-
-    The curve of its evaluation is in the terminal, too.
-
-    Several runs are compared in the same plots; those of a sweep also by means over seeds.
-
-    Example: unstable-stream report quickstart -o report.html
-
-    Example: unstable-stream report RUN OTHER_RUN -o comparison.html
-
-    Example: unstable-stream report quickstart-3fa1c2
-
-    Args:
-        out: The HTML file to write.
-        samples: Most games to show of each run.
-        tokenizer: Directory of the model's tokenizer, to show tokens as text; by default where the run found
-            it.
-    """
-    from unstable_stream.api.archived import find_runs, read_curve, write_report
-
-    console = plain_console(stderr=True, highlight=False)
-    with console.status("writing the report"):
-        named = find_runs(place.archive, runs or [])
-        size = write_report(place.archive, named, out, samples=samples, tokenizer=tokenizer)
-    for run in named:
-        if curve := read_curve(place.archive, run):
-            console.print(f"{run}\n{curve.says}", markup=False)
-            console.print(curve)
-    console.print(f"{out} written, {size / 1e6:.1f} MB: open it in a browser")
 
 
 def why_command(
@@ -438,14 +407,15 @@ def track_command(
     *,
     place: Place,
 ) -> None:
-    """Give the metrics of a run, live or finished, to TensorBoard, Weights & Biases or a file.
+    """Give a run, live or finished, to TensorBoard, W&B, MLflow, OpenTelemetry, OpenLineage or a file.
 
-    Called again, it goes on where it was and writes nothing twice. See docs/reference/metrics.md.
+    Called again, it goes on where it was and writes nothing twice. See docs/how-to/standards.md.
 
     Example: unstable-stream track quickstart-2026 --to tensorboard --out curves
 
     Args:
-        to: jsonl, tensorboard, wandb, 'wandb(project="UB", mode="offline")', or path/to/file.py:Name.
+        to: Metrics: jsonl, tensorboard, mlflow, 'wandb(project="UB", mode="offline")', path/to/file.py:Name.
+            Traces: 'otel(endpoint="http://127.0.0.1:4318")'. Lineage: openlineage.
         out: Write to OUT/RUN, a directory; by default to tracking/RUN in the data directory.
         follow: Go on until the run ends.
         source: Where to read them.
@@ -461,7 +431,7 @@ def track_command(
         raise typer.Exit(130) from None
     home = (place.data.root / "tracking" if out is None else out) / done.run_id
     known = f", {done.known:,} were there before" if done.known else ""
-    given = f"{done.given:,} metrics events up to update {done.update:,}{known}"
+    given = f"{done.given:,} {done.unit} up to update {done.update:,}{known}"
     print(f"{done.run_id}: {given}; {home}", file=sys.stderr)
     if to == "tensorboard" or to.startswith("tensorboard("):
         print(f"look at it: tensorboard --logdir {home.parent}", file=sys.stderr)

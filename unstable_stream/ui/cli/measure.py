@@ -30,11 +30,12 @@ def eval_command(
     context: typer.Context,
     policy: PolicyArgument,
     against: Annotated[list[str], typer.Option(metavar="OPPONENT")],
-    games: Annotated[int, typer.Option(min=1)] = 100,
+    games: Annotated[int, typer.Option("--games", "-k", min=1)] = 100,
     envs: EnvsOption = None,
     seed: int = 0,
     votes: Annotated[int, typer.Option(min=1)] = 1,
     best_of: Annotated[int, typer.Option(min=1)] = 1,
+    disguises: Annotated[int, typer.Option(min=0)] = 0,
     backend: str = "inline",
     overrides: SetOption = None,
     quiet: QuietOption = False,
@@ -48,6 +49,8 @@ def eval_command(
 
     Example: unstable-stream eval quickstart-2026@120 --against random-legal --against quickstart-2026@0
 
+    Example: unstable-stream eval quickstart-2026@120 --against random-legal --disguises 8
+
     Args:
         against: A scripted opponent, a model of an endpoint, or RUN@UPDATE; repeat it for several.
         games: Games for each opponent and environment.
@@ -55,15 +58,17 @@ def eval_command(
         seed: The same seed plays the same games, whatever the policy.
         votes: Answers of the policy to each turn; it plays the action of most of them.
         best_of: Answers of the policy to each turn; it plays the most probable per token.
+        disguises: Play the same games in so many disguises too, and show what these cost.
         backend: ray, or inline: in this process.
     """
-    run_to_end(us.evaluation(policy, against, **evaluation_options(context)), quiet=quiet)
+    run = us.evaluation(policy, against, disguises=disguises, **evaluation_options(context))
+    run_to_end(run, quiet=quiet)
 
 
 def tournament_command(
     context: typer.Context,
     players: Annotated[list[str] | None, typer.Argument(metavar="PLAYER...")] = None,
-    games: Annotated[int, typer.Option(min=2)] = 100,
+    games: Annotated[int, typer.Option("--games", "-k", min=2)] = 100,
     envs: EnvsOption = None,
     model: str | None = None,
     seed: int = 0,
@@ -116,6 +121,87 @@ def tournament_command(
         print_summary(run)
 
 
+def play_command(
+    context: typer.Context,
+    seats: Annotated[list[str], typer.Option(metavar="PLAYER")],
+    games: Annotated[int, typer.Option("--games", "-k", min=1)] = 100,
+    envs: EnvsOption = None,
+    mirrored: bool = False,
+    model: str | None = None,
+    seed: int = 0,
+    backend: str = "inline",
+    overrides: SetOption = None,
+    quiet: QuietOption = False,
+    allow_code: AllowCodeOption = None,
+    *,
+    place: Place,
+) -> None:
+    """Record games between any players, in the seats that you give them: teachers' games, to be imitated.
+
+    It is a run that trains nothing: its games are recorded, rated and archived like all others.
+
+    Example: unstable-stream play --seats minimax-4 --seats random-legal --env SimpleTak-v0-train -k 2000
+
+    Args:
+        seats: The player of the next seat, as for tournament; once for each seat.
+        games: Games in each environment.
+        envs: Environment; repeat it for several. Default: those of the evaluation of the first checkpoint's
+            run.
+        mirrored: Play every seed with each player in each seat.
+        model: The base model, where no checkpoint plays; needed only where it plays itself.
+        seed: The same seed plays the same positions, whoever plays.
+        backend: ray, or inline: in this process.
+    """
+    options = evaluation_options(context)
+    run_to_end(us.play(seats, mirrored=mirrored, model=model, **options), quiet=quiet)
+
+
+def branch_command(
+    context: typer.Context,
+    game: str,
+    turn: Annotated[int, typer.Option(min=0)],
+    seats: Annotated[list[str], typer.Option(metavar="PLAYER")],
+    games: Annotated[int, typer.Option("--games", "-k", min=2)] = 32,
+    then: Annotated[list[str] | None, typer.Option(metavar="ACTION")] = None,
+    model: str | None = None,
+    seed: int = 0,
+    backend: str = "inline",
+    overrides: SetOption = None,
+    quiet: QuietOption = False,
+    as_csv: CsvOption = False,
+    as_json: JsonOption = False,
+    as_table: TableOption = False,
+    allow_code: AllowCodeOption = None,
+    *,
+    place: Place,
+) -> None:
+    """Play on from any position of a recorded game, and show what it is worth to each seat.
+
+    The position is made again from the game's seed and moves, and compared with what was recorded. It is a
+    run that trains nothing: its games are recorded, rated and archived like all others.
+
+    Example: unstable-stream branch 3f2a9c1e --turn 5 --seats demo-2026@20 --seats random-legal -k 100
+
+    Example: unstable-stream branch 3f2a9c1e --turn 5 --then '[4]' --seats random-legal --seats random-legal
+
+    Args:
+        game: Id of a game, or its beginning; unstable-stream games lists them.
+        turn: Moves before the position.
+        seats: The player of the next seat, as for tournament; once for each seat.
+        games: How often it is played on.
+        then: An action that is played first, by whoever's turn it is: the value of another move; repeat it.
+        model: The base model, where no checkpoint plays; needed only where it plays itself.
+        seed: Decides on the decisions after the position.
+        backend: ray, or inline: in this process.
+    """
+    from unstable_stream.api.branching import branch_values
+
+    form = pick_format(as_csv, as_json, as_table or not (as_csv or as_json))
+    run = us.branch(game, turn, seats, then=then or (), model=model, **evaluation_options(context))
+    run_to_end(run, quiet=quiet, summary=False)
+    print_objects(branch_values(run), form)
+
+
 def exploitability_command(
     policy: PolicyArgument,
     env: Annotated[str, typer.Option(metavar="ENV[:TEMPLATE]")] = "openspiel:kuhn_poker",
@@ -161,7 +247,7 @@ def exploit_command(
     policy: Annotated[str | None, typer.Argument(metavar="RUN@UPDATE", autocompletion=complete_run)] = None,
     updates: Annotated[int, typer.Option(min=1)] = 40,
     from_victim: bool = False,
-    games: Annotated[int, typer.Option(min=4)] = 1000,
+    games: Annotated[int, typer.Option("--games", "-k", min=4)] = 1000,
     envs: EnvsOption = None,
     seed: int = 0,
     show: Annotated[str | None, typer.Option(metavar="RUN")] = None,

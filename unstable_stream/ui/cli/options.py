@@ -125,15 +125,22 @@ SetOption: TypeAlias = Annotated[
 ]
 
 
+_ENVIRONMENT: Final = re.compile(
+    r"(?P<env_id>(?:openspiel:)?(?:[^:(]*\.py:\w+|\w+(?:\.\w+)+:\w+|[^:(]*)(?:\([^()]*\))?)(?::(?P<template>.+))?"
+)
+"""An id of OpenSpiel has a colon, and so has a name of one's own: file.py:Name, package.module:Name."""
+
+
 def environment(text: str) -> dict[str, str]:
-    """Read ``ENV[:TEMPLATE]``; the id of a game of OpenSpiel, ``openspiel:kuhn_poker``, has a colon too."""
-    family, colon, rest = text.partition(":")
-    if family == "openspiel":
-        name, _, template = rest.partition(":")
-        family = f"{family}{colon}{name}"
-    else:
-        template = rest
-    return {"env_id": family, "template": template} if template else {"env_id": family}
+    """Read ``ENV[:TEMPLATE]``, for the configuration's ``eval_envs``."""
+    family, _, rest = text.partition(":")
+    if family == "disguise":
+        numbers, _, env = rest.partition(":")
+        named = environment(env)
+        return named | {"env_id": f"{family}:{numbers}:{named.get('env_id', '')}"}
+    found = _ENVIRONMENT.fullmatch(text)
+    named = found.groupdict() if found else {"env_id": text}
+    return {key: value for key, value in named.items() if value}
 
 
 def parse_moment(text: str, option: str) -> int:

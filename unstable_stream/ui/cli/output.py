@@ -118,7 +118,10 @@ def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], count: i
 
     cells = [[_table_cell(value) for value in row] for row in rows]
     numeric = [any(isinstance(row[n], int | float) for row in rows) for n in range(len(columns))]
-    longest = [max(map(len, (name, *(row[n] for row in cells)))) for n, name in enumerate(columns)]
+    longest = [
+        max(len(line) for text in (name, *(row[n] for row in cells)) for line in text.splitlines() or [""])
+        for n, name in enumerate(columns)
+    ]
     # Text may be folded, numbers and names may not.
     narrowest = [
         width if number else max(len(name), min(width, _FOLD_AT))

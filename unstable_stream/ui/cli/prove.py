@@ -1,4 +1,4 @@
-"""Commands that prove what was recorded, ask what would be otherwise, and read history again."""
+"""Commands that prove an environment and a record, ask what would be otherwise, and read history again."""
 
 import sys
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from unstable_stream.api.place import Place
 from unstable_stream.errors import ConfigError
 from unstable_stream.ui.cli.options import (
     AllowCodeOption,
+    DataPlace,
     NewestRunArgument,
     RunArgument,
     RunOption,
@@ -26,6 +27,64 @@ if TYPE_CHECKING:
     from unstable_stream.api.recorded_run import AuditReport, VerifyReport
     from unstable_stream.api.replaying import Replay
     from unstable_stream.api.serving import Start
+
+
+def check_env_command(
+    env: Annotated[str, typer.Argument(metavar="ENV")],
+    players: Annotated[int | None, typer.Option(min=1)] = None,
+    games: Annotated[int, typer.Option("--games", "-k", min=4)] = 40,
+    seconds: Annotated[float, typer.Option(min=1)] = 60.0,
+    seed: int = 0,
+    model: str = "",
+    template: str = "",
+    as_json: Annotated[bool, typer.Option("--json")] = False,
+    play: Annotated[str, typer.Option(metavar="JSON")] = "",
+    *,
+    place: DataPlace,
+) -> None:
+    """Judge an environment by playing it, before anybody trains on it; status 1 if it fails.
+
+    Each finding has the smallest game that shows it, and the command that plays it again. The verdict is kept
+    in the data directory, where runs of the environment find it.
+
+    Example: unstable-stream check-env KuhnPoker-v0-train
+
+    Example: unstable-stream check-env my_game.py:MyGame --games 100
+
+    Example: unstable-stream check-env TicTacToe-v0-train --play '{"seed": 7, "moves": ["[4]", "[0]"]}'
+
+    Args:
+        env: An environment of TextArena, openspiel:NAME, or an extension: module:Name, file.py:Name.
+        players: Number of seats. Default: two, or the fewest that it takes.
+        games: Games by random legal players, from which most checks begin.
+        seconds: Time for all checks together; most need a tenth.
+        seed: Of the whole trial.
+        model: Model whose tokenizer counts the texts. Default: their length in tokens is estimated.
+        template: With --model: the prompt template that words them.
+        as_json: Print the verdict as one JSON object.
+        play: Judge nothing, but play a game again and print it: its seed and moves, as a verdict tells them.
+    """
+    from unstable_stream.api.environment_check import check_env, played_text
+
+    if play:
+        for part in played_text(env, play, players=players):
+            typer.echo(plain(part))
+        return
+    with progress_bar() as progress:
+        verdict = check_env(
+            env,
+            players=players,
+            games=games,
+            seconds=seconds,
+            seed=seed,
+            model=model,
+            template=template,
+            data=place.root,
+            progress=progress,
+        )
+    print(verdict.to_json().decode() if as_json else plain(verdict.page()))
+    if verdict.status == "failed":
+        raise typer.Exit(1)
 
 
 def audit_command(run: NewestRunArgument = "latest", *, place: Place) -> None:

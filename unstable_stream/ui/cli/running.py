@@ -26,18 +26,30 @@ class Resumed(NamedTuple):
 
 
 def run_to_end(
-    run: "Run", *, quiet: bool, dry_run: bool = False, resumed: Resumed | None = None, summary: bool = True
+    run: "Run",
+    *,
+    quiet: bool,
+    dry_run: bool = False,
+    resumed: Resumed | None = None,
+    summary: bool = True,
+    heal: int = 0,
 ) -> None:
     """Start a run, or resume it; print what it has come to. Exits with status 130 if it was interrupted.
 
-    With ``dry_run`` only print its configuration and where it would compute.
+    With ``dry_run`` only print its configuration and where it would compute; with ``heal`` it is forked
+    before a collapse, so often at most.
     """
     if dry_run:
         print_dry_run(run.config if resumed is None else run.resumable_config(*resumed))
         return
     configure_output("launcher", level=logging.WARNING)  # the live view says the rest
     with contextlib.suppress(SystemExit):  # a signal has ended it in order
-        if resumed is None:
+        if heal:
+            from unstable_stream.api.healing import branches
+
+            for going_on in branches(run, heal, live=not quiet, report=lambda line: print(plain(line))):
+                run = going_on  # after a signal, the one that it stopped
+        elif resumed is None:
             run.start(live=not quiet)
         else:
             run.resume(live=not quiet, **resumed._asdict())
@@ -92,10 +104,11 @@ def print_plan(plan: "RunPlan", *, to_error: bool = False) -> None:
 
 
 def evaluation_options(context: typer.Context) -> "EvaluationOptions":
-    """Return the options that eval and tournament share, from a command's parameters of the same names."""
+    """Return the options of a command that plays games on fixed seeds, from parameters of the same names."""
     from unstable_stream.api.evaluation import EvaluationOptions
 
-    given: dict[str, Any] = {name: context.params[name] for name in EvaluationOptions.__annotations__}
-    given["envs"] = [environment(env) for env in given["envs"] or ()] or None
+    known = EvaluationOptions.__annotations__
+    given: dict[str, Any] = {name: value for name, value in context.params.items() if name in known}
+    given["envs"] = [environment(env) for env in given.get("envs") or ()] or None
     given |= {name: given[name] or [] for name in ("overrides", "allow_code")}
     return cast("EvaluationOptions", given)

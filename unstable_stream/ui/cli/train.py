@@ -20,7 +20,9 @@ from unstable_stream.ui.cli.options import (
     RunOption,
     RunsArgument,
     SetOption,
+    complete_run,
 )
+from unstable_stream.ui.cli.output import Format, print_objects, progress_bar
 from unstable_stream.ui.cli.running import Resumed, print_plan, run_to_end
 from unstable_stream.ui.cli.sweeping import listed_grid, listed_seeds, run_sweep
 
@@ -80,6 +82,7 @@ def train_command(
     grid: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE,VALUE,...")] = None,
     jobs: Annotated[int | None, typer.Option("--jobs", "-j", min=1)] = None,
     stop_worse: bool = False,
+    heal: Annotated[int, typer.Option(min=0, metavar="N")] = 0,
     quiet: QuietOption = False,
     data: DataOption = DEFAULT_DATA_DIR,
     log: OptionalLogOption = None,
@@ -94,6 +97,8 @@ def train_command(
 
     Example: unstable-stream train my.toml --seeds 0,1,2 --grid learner.learning_rate=1e-3,5e-4
 
+    Example: unstable-stream train examples/collapse.toml --heal 2
+
     Args:
         config: Configuration, a TOML file.
         engine: Inference engine: transformers or vllm.
@@ -103,8 +108,14 @@ def train_command(
         grid: A run for each of these values of a key, with every seed; repeat it for several keys.
         jobs: Runs of a sweep beside each other. Default: one for each GPU, without one for each four cores.
         stop_worse: Give no more seeds to what is clearly worse than the best, by 95 % intervals over seeds.
+        heal: At a sign of a collapse, fork the run before it with a smaller step and past opponents, and go
+            on with the better branch; at most so often.
     """
-    changes = _changes({"engine.type": engine, "metrics_port": metrics_port}, overrides)
+    on_collapse = "stop" if heal else None
+    settings = {"engine.type": engine, "metrics_port": metrics_port, "learner.on_collapse": on_collapse}
+    changes = _changes(settings, overrides)
+    if heal and (seeds or grid or dry_run or config is None):
+        raise ConfigError("--heal is for one run that begins: give a configuration file, without --seeds")
     if (seeds or grid) and config is not None and not resume:
         made = us.sweep(
             config, seeds=listed_seeds(seeds), grid=listed_grid(grid), data=data, log=log, overrides=changes
@@ -125,7 +136,37 @@ def train_command(
     elif config is None:
         raise ConfigError("give a configuration file, e.g. unstable-stream train examples/simpletak.toml")
     else:
-        run_to_end(us.load(config, data=data, log=log, overrides=changes), quiet=quiet, dry_run=dry_run)
+        run = us.load(config, data=data, log=log, overrides=changes)
+        run_to_end(run, quiet=quiet, dry_run=dry_run, heal=heal)
+
+
+def imitate_command(
+    config: Path,
+    where: Annotated[str, typer.Option(metavar="SQL")] = "",
+    weight: Annotated[str, typer.Option(metavar="SQL")] = "1",
+    pairs: Annotated[str, typer.Option(metavar="SQL")] = "",
+    overrides: SetOption = None,
+    dry_run: bool = False,
+    quiet: QuietOption = False,
+    *,
+    place: Place,
+) -> None:
+    """Train a model on turns of games that are played already: of teachers, of other models, of its own.
+
+    It is a run like others, without training games. Begin self-play from it with --set init_from=RUN@last.
+
+    Example: unstable-stream imitate my.toml --where "model_uid = 'perfect'" --weight "1 + reward"
+
+    Args:
+        config: Configuration, a TOML file.
+        where: Condition over the view moves: the turns to train on.
+        weight: The weight of a turn, from columns of the same view.
+        pairs: Preferences in place of turns: a query of game and game_turn of a chosen move and of a rejected
+            one.
+        dry_run: Check everything; print the resolved configuration and where it would compute.
+    """
+    run = us.imitate(config, where, weight=weight, pairs=pairs, overrides=overrides or [], **place.named)
+    run_to_end(run, quiet=quiet, dry_run=dry_run)
 
 
 def plan_command(config: Path, overrides: SetOption = None, engine: str | None = None) -> None:
@@ -216,6 +257,70 @@ def fork_command(
     parent = split_name(run) if at is None else CheckpointName(run, at)
     forked = fork_run(place, parent, {}, overrides or [], allow_code or [])
     run_to_end(forked, quiet=quiet, dry_run=dry_run)
+
+
+def learn_command(
+    run: Annotated[
+        str, typer.Option("--from", metavar="RUN", help="The run.", autocompletion=complete_run)
+    ] = "latest",
+    configs: Annotated[list[Path] | None, typer.Option("--config", metavar="TOML")] = None,
+    updates: Annotated[int | None, typer.Option(min=1)] = None,
+    model: str | None = None,
+    overrides: SetOption = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
+    label: str | None = None,
+    force: bool = False,
+    dry_run: bool = False,
+    source: Literal["log", "archive"] = "log",
+    allow_code: AllowCodeOption = None,
+    *,
+    place: Place,
+    form: Format,
+) -> None:
+    """Train learners on the steps of a run, each with other settings, and compare them update by update.
+
+    No game is played, and the run may be going on. Every update has the batch that the run's had, so curves
+    are paired; answers are weighted by how probable the learner's policy finds them, and the effective sample
+    size says how far that can be trusted. The same again gives the same bytes: stored in the data directory,
+    under what-if/RUN/LABEL.
+
+    Example: unstable-stream learn --from quickstart-2026 --config ppo.toml --config slow.toml --html my.html
+
+    Example: unstable-stream learn --from quickstart-2026 --updates 10
+
+    Args:
+        configs: What a learner has otherwise than the run; repeat it. Default: nothing, for a change of code.
+        updates: Feed only the first so many updates of the run.
+        model: Name of the trained model, if the run trains several.
+        html: Write the curves to this file.
+        label: Name of the stored set. Default: learn and the names of the files.
+        force: Replace the set of that --label.
+        dry_run: Store nothing, only compare.
+        source: Where to read the steps.
+    """
+    with progress_bar() as progress:
+        learned = us.learn(
+            run,
+            configs or (),
+            updates=updates,
+            model=model,
+            overrides=overrides or (),
+            label=label,
+            replace=force,
+            dry_run=dry_run,
+            source=source,
+            allow_code=allow_code or [],
+            progress=progress,
+            **place.named,
+        )
+    print_objects(learned.rows(), form)
+    for line in learned.told():
+        typer.echo(plain(line), err=True)
+    if learned.directory is not None:
+        typer.echo(f"every update is in {learned.directory}", err=True)
+    if html is not None:
+        learned.write_html(html)
+        typer.echo(f"curves in {html}", err=True)
 
 
 def processors_command(

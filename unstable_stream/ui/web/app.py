@@ -41,14 +41,23 @@ Page: TypeAlias = Callable[[Site, Shelf, Request], Response]
 ROUTES: Final[Sequence[tuple[str, Page, Sequence[str]]]] = (
     ("/", run.show_all, ("GET",)),
     ("/runs/{run}", run.show, ("GET",)),
+    ("/runs/{run}/surprises", games.surprise, ("GET",)),
     ("/runs/{run}/health", run.health, ("GET",)),
+    ("/runs/{run}/latest", run.latest_games, ("GET",)),
     ("/runs/{run}/results", run.results, ("GET",)),
+    ("/runs/{run}/wrong", run.wrong, ("GET",)),
     ("/charts.json", run.curves, ("GET",)),
+    ("/charts.csv", run.curve_csv, ("GET",)),
+    ("/numbers", run.numbers, ("GET",)),
     ("/games", games.find, ("GET",)),
     ("/games/beside", games.pair, ("GET",)),
+    ("/games/boards", games.small_boards, ("GET",)),
+    ("/games/of/{trajectory}", sql.game_of, ("GET",)),
     ("/games/{game}", games.watch, ("GET",)),
     ("/sql", sql.show, ("GET",)),
+    ("/data", sql.browse, ("GET",)),
     ("/sql/rows", sql.rows, ("GET",)),
+    ("/sql/values", sql.values, ("GET",)),
     ("/sql/rows.csv", sql.download_csv, ("GET",)),
     ("/sql/rows.parquet", sql.download_parquet, ("GET",)),
     ("/why", why.show, ("GET",)),
@@ -62,6 +71,7 @@ ROUTES: Final[Sequence[tuple[str, Page, Sequence[str]]]] = (
     ("/play/{game}/move", games.move, ("POST",)),
     ("/play/{game}/give-up", games.give_up, ("POST",)),
     ("/compare", run.compare, ("GET",)),
+    ("/diff", run.differ, ("GET",)),
 )
 """Path after the place's name, the function that answers, methods."""
 

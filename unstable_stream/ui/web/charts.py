@@ -1,17 +1,21 @@
 """Give the charts of runs and of all their metrics as JSON, by update, by games or by hours;
 ``static/charts.js`` draws them."""
 
+import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple
+from itertools import product
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from starlette.responses import Response
 
 from unstable_stream.archive import query
-from unstable_stream.errors import ConfigError
+from unstable_stream.errors import ConfigError, did_you_mean
 from unstable_stream.history.views.report.charts import (
+    AXES,
     BY_UPDATE,
     BY_VERSION,
     MOST_POINTS,
@@ -22,8 +26,10 @@ from unstable_stream.history.views.report.charts import (
     grouped,
     line_name,
     line_style,
+    places_along,
     time_unit,
 )
+from unstable_stream.history.views.report.groups import EVALUATED, group_chart, group_runs
 from unstable_stream.history.views.report.reading import (
     Row,
     RunFacts,
@@ -33,11 +39,14 @@ from unstable_stream.history.views.report.reading import (
     with_results,
 )
 from unstable_stream.history.views.report.sections import build_sections
+from unstable_stream.history.views.written import write_csv
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 from unstable_stream.ui.web.site import Shelf
 
 _LINES: Final = 8
 """Of a metric that every model has, the newest checkpoints and the fixed opponents."""
+_LONGEST_NAME: Final = 100
+"""Of a file, characters."""
 
 # What services say of themselves is shown as health.
 _METRICS: Final = f"""
@@ -125,61 +134,32 @@ def _has_band(rows: Sequence[Mapping[str, float]]) -> bool:
     return any(row["reports"] > 1 for row in rows)
 
 
-AXES: Final[Mapping[str, str]] = {
-    "update": BY_UPDATE,
-    "games": "training games played",
-    "hours": "hours since the start",
-}
-"""Name to the axis's title."""
-
-_CLOCK: Final = """
-    WITH played AS (
-        SELECT finished_at, count(*) OVER (ORDER BY finished_at) AS games
-        FROM game_outcomes WHERE run_id = $run AND split = 'train'
-    )
-    SELECT u."update", coalesce(p.games, 0) AS games,
-        (epoch(u.occurred_at) - epoch(r.started_at)) / 3600 AS hours
-    FROM (FROM updates WHERE run_id = $run) AS u JOIN runs AS r USING (run_id)
-    ASOF LEFT JOIN played AS p ON u.occurred_at >= p.finished_at
-"""
-
-Clock = Mapping[int, tuple[float, float]]
-"""Update to training games and hours; ``0`` is the start."""
-
-
-def read_clock(archive: ArchiveAddress, run_id: str) -> Clock:
-    """Return when the updates of a run were made, in training games and hours since it started."""
-    rows = query(archive, _CLOCK, {"run": run_id}).rows
-    return {0: (0.0, 0.0)} | {update: (float(games), float(hours)) for update, games, hours in rows}
-
-
-def along(axis: str, sections: Sequence[Section], clocks: Sequence[Clock]) -> list[Section]:
+def along(axis: str, sections: Sequence[Section], runs: Sequence[RunFacts]) -> list[Section]:
     """Return the sections with their charts by update drawn along ``axis``, one of :data:`AXES`.
 
-    A run's clock is at the place of the run. A point whose update the clock does not know is left out: a
-    fork's updates before it began.
+    A point whose update the clock of its run does not know is left out: a fork's updates before it began.
     """
-    if axis == "update":
+    if axis == "updates":
         return list(sections)
-    unit = list(AXES).index(axis) - 1
+    clocks = [places_along(axis, facts) for facts in runs]
     return [
-        replace(section, charts=[_chart(chart, AXES[axis], unit, clocks) for chart in section.charts])
+        replace(section, charts=[_chart(chart, AXES[axis].title, clocks) for chart in section.charts])
         for section in sections
     ]
 
 
-def _chart(chart: Chart, title: str, unit: int, clocks: Sequence[Clock]) -> Chart:
+def _chart(chart: Chart, title: str, clocks: Sequence[Mapping[int, float]]) -> Chart:
     if chart.kind != "line" or chart.x_title not in (BY_UPDATE, BY_VERSION):
         return chart
-    series = [_series(each, unit, clocks[each.run]) for each in chart.series]
+    series = [_series(each, clocks[each.run]) for each in chart.series]
     return replace(chart, x_title=title, series=series)
 
 
-def _series(series: Series, unit: int, clock: Clock) -> Series:
+def _series(series: Series, clock: Mapping[int, float]) -> Series:
     kept = [place for place, x in enumerate(series.x) if not isinstance(x, str) and int(x) in clock]
     return replace(
         series,
-        x=[clock[int(series.x[place])][unit] for place in kept],
+        x=[clock[int(series.x[place])] for place in kept],
         y=[series.y[place] for place in kept],
         low=None if series.low is None else [series.low[place] for place in kept],
         high=None if series.high is None else [series.high[place] for place in kept],
@@ -192,7 +172,6 @@ class RunRead(NamedTuple):
 
     facts: RunFacts
     metrics: Sequence[Row]
-    clock: Clock
 
 
 def summaries(shelf: Shelf, run_ids: Sequence[str]) -> list[RunFacts]:
@@ -226,10 +205,18 @@ def read(shelf: Shelf, run_ids: Sequence[str]) -> list[RunRead]:
 
 def _find(archive: ArchiveAddress, *, found: RunFacts) -> RunRead:
     facts = with_charts(archive, found)
-    return RunRead(facts, read_metrics(archive, facts), read_clock(archive, facts.run_id))
+    return RunRead(facts, read_metrics(archive, facts))
 
 
-def answer(runs: Sequence[RunRead], axis: str) -> Response:
+class Drawn(NamedTuple):
+    """All charts of a page."""
+
+    sections: Sequence[Section]
+    """Those of the report."""
+    metrics: Sequence[Section]
+
+
+def drawn(runs: Sequence[RunRead], axis: str) -> Drawn:
     """Return the sections of the report, and all metrics, along one of the axes.
 
     Raises:
@@ -238,8 +225,70 @@ def answer(runs: Sequence[RunRead], axis: str) -> Response:
     if axis not in AXES:
         raise ConfigError(f"by={axis!r}: expected one of {', '.join(AXES)}")
     facts = [run.facts for run in runs]
-    clocks = [run.clock for run in runs]
-    sections = along(axis, build_sections(facts), clocks)
-    metrics = along(axis, metric_sections(facts, [run.metrics for run in runs]), clocks)
-    found = {"sections": sections, "metrics": metrics}
+    sections = along(axis, build_sections(facts, axis), facts)
+    metrics = along(axis, metric_sections(facts, [run.metrics for run in runs]), facts)
+    return Drawn(sections, [*_group_sections(facts, axis), *metrics])
+
+
+def _group_sections(runs: Sequence[RunFacts], axis: str) -> list[Section]:
+    """Return a section with the means of runs that differ in the seed alone, if there are such runs."""
+    groups = group_runs(runs) if runs else []
+    if len(groups) == len(runs):
+        return []
+    reported = [row["metrics"] or {} for facts in runs for row in facts.updates]
+    learned = sorted({name for each in reported for name, value in each.items() if finite(value) is not None})
+    evaluated = [name for name in EVALUATED if name != "win_rate"]  # the report has it
+    charts = [replace(group_chart(groups, axis, name), wide=False) for name in (*evaluated, *learned)]
+    says = "Evaluation games, and what the learner measured: the mean of runs that differ in the seed alone."
+    return [Section("More by configuration", says, [chart for chart in charts if chart.series])]
+
+
+def answer(runs: Sequence[RunRead], axis: str) -> Response:
+    """Return all charts as JSON; raises as :func:`drawn`."""
+    found = drawn(runs, axis)._asdict()
     return Response(msgspec.json.encode(found, enc_hook=str), media_type="application/json")
+
+
+def download(runs: Sequence[RunRead], axis: str, key: str) -> Response:
+    """Return the numbers of one chart as a CSV file.
+
+    Raises:
+        ConfigError: there is no such axis or chart.
+    """
+    found = drawn(runs, axis)
+    charts = {chart.key: chart for part in found for section in part for chart in section.charts}
+    if key not in charts:
+        hint = did_you_mean(key, charts, "charts.json has the keys of all charts")
+        raise ConfigError(f"chart={key!r}: there is no such chart of these runs; {hint}")
+    file = io.StringIO()
+    write_csv(file, *_table(charts[key]))
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", key)[:_LONGEST_NAME]
+    headers = {"content-disposition": f'attachment; filename="{name}.csv"'}
+    return Response(file.getvalue(), media_type="text/csv", headers=headers)
+
+
+def _table(chart: Chart) -> tuple[list[str], list[list[Any]]]:
+    """Return the columns and rows that a page has under the plot. ``Any``: names and numbers."""
+    if chart.matrix is not None:
+        names, values = chart.matrix.names, chart.matrix.values
+        return ["player", "against", "score", "from", "to", "games"], [
+            [names[one], names[other], values[one][other], *bounds, chart.matrix.games[one][other]]
+            for one, other in product(range(len(names)), repeat=2)
+            if (bounds := chart.matrix.bounds[one][other]) is not None
+        ]
+    several = len(chart.series) > 1
+    edges = any(series.low is not None for series in chart.series)
+    counts = any(series.counts is not None for series in chart.series)
+    axes = ["player", chart.x_title] if chart.kind == "ladder" else [chart.x_title, chart.y_title or "value"]
+    columns = [*["line"] * several, *axes, *["from", "to"] * edges, *chart.more, *["games"] * counts]
+    return columns, [
+        [
+            *[series.name] * several,
+            *(x, series.y[at]),
+            *(edge and edge[at] for edge in (series.low, series.high) if edges),
+            *(texts[at] for texts in chart.more.values()),
+            *[series.counts and series.counts[at]] * counts,
+        ]
+        for series in chart.series
+        for at, x in enumerate(series.x)
+    ]

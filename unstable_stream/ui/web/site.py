@@ -22,6 +22,7 @@ from unstable_stream.archive import DroppedRun, dropped_runs, held
 from unstable_stream.console import get_logger, plain
 from unstable_stream.errors import ConfigError, RunError, UnstableStreamError
 from unstable_stream.history.views.report.reading import sweeps
+from unstable_stream.history.views.results import Point
 from unstable_stream.history.views.run_list import RunLine, RunStanding, list_runs, read_standing
 from unstable_stream.history.views.written import templates
 from unstable_stream.log.stores.archive_address import ArchiveAddress, archive_state
@@ -42,6 +43,8 @@ class Job:
     run_id: str = ""
     """The run that it is about; empty for none."""
     id: str = field(default_factory=lambda: secrets.token_hex(6))
+    asked: Mapping[str, str] = field(default_factory=dict)
+    """The form that began it."""
     result: Any = None
     """``Any``: whatever the work returns."""
     error: str | None = None
@@ -64,13 +67,15 @@ class Jobs:
         self._jobs: OrderedDict[str, Job] = OrderedDict()
         self._lock = threading.Lock()
 
-    def start(self, kind: str, title: str, work: Callable[[Job], Any], *, run_id: str = "") -> Job:
+    def start(
+        self, kind: str, title: str, work: Callable[[Job], Any], *, run_id: str = "", asked: Mapping[str, str]
+    ) -> Job:
         """Begin work in a thread; it may tell its job how far it is.
 
         Raises:
             ConfigError: as much as may go on at once does.
         """
-        job = Job(title, kind, run_id)
+        job = Job(title, kind, run_id, asked=asked)
         with self._lock:
             if sum(not each.done.is_set() for each in self._jobs.values()) >= _AT_ONCE:
                 raise ConfigError("two such computations are under way already: wait for one of them")
@@ -271,14 +276,16 @@ def page(
     return HTMLResponse(text, status)
 
 
-def _spark(values: Sequence[float]) -> str:
-    """Return the points of a small curve of shares, 0 to 1, for an SVG of 120 by 28."""
-    last = max(1, len(values) - 1)
-    places = [
-        (1 + (_SPARK_WIDTH - 2) * number / last, 1 + (_SPARK_HEIGHT - 2) * (1 - value))
-        for number, value in enumerate(values)
-    ]
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+def _spark(points: Sequence[Point]) -> dict[str, str]:
+    """Return a curve by update and its band of intervals, as points of an SVG of 120 by 28."""
+    first, last = points[0].update, max(points[-1].update, points[0].update + 1)
+
+    def place(point: Point, share: float) -> str:
+        x = 1 + (_SPARK_WIDTH - 2) * (point.update - first) / (last - first)
+        return f"{x:.1f},{1 + (_SPARK_HEIGHT - 2) * (1 - share):.1f}"
+
+    edge = [place(each, each.high) for each in points] + [place(each, each.low) for each in reversed(points)]
+    return {"line": " ".join(place(each, each.share) for each in points), "band": " ".join(edge)}
 
 
 _TEMPLATES: Final = templates("unstable_stream.ui.web")

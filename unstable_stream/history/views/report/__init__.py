@@ -5,7 +5,7 @@ shown and says so in words, :mod:`page` puts the page together, ``static/charts.
 pages. A further chart is one function in :mod:`sections`.
 """
 
-from unstable_stream.history.views.report.page import write_report
+from unstable_stream.history.views.report.page import Proof, write_report
 from unstable_stream.history.views.report.reading import find_runs
 
-__all__ = ["find_runs", "write_report"]
+__all__ = ["Proof", "find_runs", "write_report"]

@@ -6,15 +6,40 @@ read without a picture and checked by hand.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeVar
 
 from unstable_stream.history.views.report.reading import Row, RunFacts
 
 BY_UPDATE = "learner update"
 BY_VERSION = "policy version (learner updates so far)"
+T = TypeVar("T")
 MOST_POINTS = 300
 """Longer series are thinned: a screen has no more places for points."""
+
+
+class Axis(NamedTuple):
+    """An axis along which curves are drawn."""
+
+    title: str
+    column: str
+    """Of the run's clock."""
+    unit: float = 1.0
+
+
+AXES: Final[Mapping[str, Axis]] = {
+    "updates": Axis(BY_UPDATE, "update"),
+    "games": Axis("training games played", "games"),
+    "tokens": Axis("tokens sampled", "tokens"),
+    "seconds": Axis("seconds since the start", "seconds"),
+    "hours": Axis("hours since the start", "seconds", 3600.0),
+}
+
+
+def places_along(axis: str, facts: RunFacts) -> dict[int, float]:
+    """Return how far a run was at each of its updates, along one of :data:`AXES`."""
+    _, column, unit = AXES[axis]
+    return {row["update"]: row[column] / unit for row in facts.clock}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +69,8 @@ class Matrix:
     names: Sequence[str]
     values: Sequence[Sequence[float | None]]
     games: Sequence[Sequence[int]]
+    bounds: Sequence[Sequence[tuple[float, float] | None]]
+    """The 95 % interval of each value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +93,12 @@ class Chart:
     from_zero: bool = False
     """The vertical axis starts at zero, as that of shares always does."""
     wide: bool = False
+    told: Sequence[str] = ()
+    """Sentences that say what it shows."""
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    """The kind of each player that is no checkpoint."""
+    more: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Further columns of a ladder, by title."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +121,7 @@ def line_style(runs: Sequence[RunFacts], run: int, place: int) -> dict[str, int]
     return look | {"run": run}
 
 
-def thin(rows: Sequence[Row]) -> Sequence[Row]:
+def thin(rows: Sequence[T]) -> Sequence[T]:
     """Return an even selection with the first and the last, if there are too many rows for one line."""
     if len(rows) <= MOST_POINTS:
         return rows

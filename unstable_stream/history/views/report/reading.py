@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 
 from unstable_stream.archive import find_archived_run, open_archive, query
 from unstable_stream.events.run_ids import LATEST
+from unstable_stream.history.views.cost import USED_OVER_TIME, cost_words, run_cost
+from unstable_stream.history.views.results import EVALUATED_OF_RUN, MET, RESULTS
 from unstable_stream.history.views.run_list import life_of
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 from unstable_stream.runs.sweeps import Cell
@@ -18,62 +20,22 @@ Row: TypeAlias = dict[str, Any]
 
 _TIME_BINS = 40
 
-# Seats whose results say something about a policy: the checkpoint under evaluation, or a seat trained on; not
-# games of a model against itself, which are won as often as they are lost: as in the view ``learning_curve``.
-# Each is joined with few outcomes, those of evaluation games and those cut short, because a join of all takes
-# most of the time; and names are taken apart only where there are several.
-_MET = """
-    CASE WHEN contains(s.opponent, ', ')
-        THEN array_to_string(list_sort(list_distinct(string_split(s.opponent, ', '))), ', ')
-        ELSE s.opponent
-    END
-"""
-_JUDGED = f"""
+# Seats whose results say something about a policy: the checkpoint under evaluation, or one trained on. Seats
+# trained on are joined with games cut short alone, because a join of all takes most of the time.
+_RESULTS = f"""
     WITH judged AS (
-        SELECT s.*, {_MET} AS met, o.reason IS NOT DISTINCT FROM 'truncated' AS cut
-        FROM seats AS s JOIN (
-            SELECT game_id, evaluated_uid, reason FROM game_outcomes WHERE run_id = $run AND split = 'eval'
-        ) AS o ON o.game_id = s.game_id AND o.evaluated_uid = s.model_uid
-        WHERE s.run_id = $run AND s.split = 'eval' AND s.kind = 'checkpoint'
-            AND met IS DISTINCT FROM s.model_uid
+        {EVALUATED_OF_RUN}
         UNION ALL
-        SELECT s.*, {_MET} AS met, o.game_id IS NOT NULL
+        SELECT s.*, {MET} AS met, o.game_id IS NOT NULL
         FROM seats AS s LEFT JOIN (
             SELECT game_id FROM game_outcomes
             WHERE run_id = $run AND split <> 'eval' AND reason = 'truncated'
         ) AS o ON o.game_id = s.game_id
         WHERE s.run_id = $run AND s.split <> 'eval' AND s.kind = 'checkpoint' AND s.trained
+            AND s.branched IS NOT TRUE
             AND met IS DISTINCT FROM s.model_uid
     )
-"""
-# Each policy's results by opponent, and those of all opponents together: one reading for both. Games in the
-# same seats that are all one and the same count once in intervals, as in the view ``win_rates``.
-_RESULTS = f"""
-    {_JUDGED}
-    SELECT split, env_id, model, version, opponent, grouping(opponent) = 1 AS together,
-        sum(games)::BIGINT AS games, sum(wins)::BIGINT AS wins, sum(draws)::BIGINT AS draws,
-        round(sum(games / times))::BIGINT AS independent_games,
-        sum(wins) / sum(games) AS win_rate,
-        wilson_low(sum(wins / times), sum(games / times)) AS low,
-        wilson_high(sum(wins / times), sum(games / times)) AS high,
-        sum(reward) / sum(seats) AS reward, sum(turns) / sum(seats) AS turns,
-        sum(invalid)::BIGINT AS invalid, sum(invalid) / sum(games) AS invalid_rate,
-        wilson_low(sum(invalid / times), sum(games / times)) AS invalid_low,
-        wilson_high(sum(invalid / times), sum(games / times)) AS invalid_high,
-        sum(cut) / sum(games) AS truncated_rate
-    FROM (
-        SELECT split, env_id, trained_model(model_uid) AS model, policy_version AS version, met AS opponent,
-            count(*) AS seats, count(*) FILTER (counts IS NOT FALSE) AS games,
-            count(*) FILTER (result = 'win' AND counts IS NOT FALSE) AS wins,
-            count(*) FILTER (result = 'draw' AND counts IS NOT FALSE) AS draws,
-            sum(judged.reward) AS reward, sum(judged.turns) AS turns,
-            count(*) FILTER (ended_invalid) AS invalid,
-            count(*) FILTER (judged.cut AND counts IS NOT FALSE) AS cut, repeats(game_digest) AS times
-        FROM judged GROUP BY split, env_id, model_uid, policy_version, met, seat
-    )
-    GROUP BY GROUPING SETS ((split, env_id, model, version), (split, env_id, model, version, opponent))
-    HAVING together OR split = 'eval'
-    ORDER BY split, env_id, model, opponent, version
+    {RESULTS}
 """
 # What the steps of each update were: one reading, since finding each step takes most of the time. The columns
 # are as in the views ``completion_lengths`` and ``staleness``.
@@ -112,11 +74,41 @@ _TOLD: Mapping[str, str] = {
         WHERE run_id = $run ORDER BY occurred_at DESC, part LIMIT 20
     """,
 }
-_DRAWN: Mapping[str, str] = {
+# How far a run was at each update, in the columns of ``charts.AXES``; update 0 is the start.
+_CLOCK = """
+    WITH done AS (
+        SELECT finished_at AS moment, 1 AS games, 0 AS tokens
+        FROM game_outcomes WHERE run_id = $run AND split = 'train'
+        UNION ALL
+        SELECT finished_at, 0, completion_tokens FROM trajectories WHERE run_id = $run
+    ), summed AS (
+        SELECT moment, sum(games) OVER (ORDER BY moment) AS games,
+            sum(tokens) OVER (ORDER BY moment) AS tokens FROM done
+    )
+    SELECT 0 AS update, 0 AS games, 0 AS tokens, 0.0 AS seconds
+    UNION ALL
+    SELECT u.update, coalesce(s.games, 0)::BIGINT, coalesce(s.tokens, 0)::BIGINT,
+        epoch(u.occurred_at) - epoch(r.started_at)
+    FROM (FROM updates WHERE run_id = $run) AS u JOIN runs AS r USING (run_id)
+    ASOF LEFT JOIN summed AS s ON u.occurred_at >= s.moment
+"""
+_CURVES: dict[str, str] = {
     "updates": """
         SELECT model, update, loss, metrics, trained_steps, dropped_steps, duration_ms
         FROM updates WHERE run_id = $run ORDER BY model, update
     """,
+    "clock": _CLOCK,
+}
+# Of the newest rated checkpoint, over all environments if there are such ratings; of several models the mean.
+_RATING = """
+    SELECT avg(mu) FROM (
+        SELECT arg_max(mu, (regexp_extract(model_uid, '[0-9]+$')::BIGINT, games)) AS mu FROM ratings
+        WHERE run_id = $run AND regexp_matches(model_uid, '^ckpt-.*[0-9]+$') AND env_id = (
+            SELECT min(env_id) FROM ratings WHERE run_id = $run  -- `*` comes before all names
+        ) GROUP BY trained_model(model_uid)
+    )
+"""
+_DRAWN: dict[str, str] = {
     "exploitability": """
         SELECT env_id, update AS version, nash_conv, uniform_nash_conv, illegal_mass FROM exploitability
         WHERE run_id = $run AND nash_conv IS NOT NULL ORDER BY env_id, version
@@ -125,7 +117,9 @@ _DRAWN: Mapping[str, str] = {
     "ratios": "FROM importance_ratios WHERE run_id = $run ORDER BY model, update",
     "payoff": """
         SELECT model_uid, opponent_uid AS opponent, sum(games)::BIGINT AS games,
-            (sum(wins) + sum(draws) / 2) / sum(games) AS score
+            (sum(wins) + sum(draws) / 2) / sum(games) AS score,
+            sum(independent_games)::BIGINT AS independent_games,
+            sum(independent_score * independent_games) / sum(independent_games) AS independent_score
         FROM payoff_matrix WHERE run_id = $run GROUP BY ALL ORDER BY model_uid, opponent
     """,
     "models": """
@@ -206,13 +200,21 @@ class RunFacts:
     dead_letters: Sequence[Row]
     missing: Sequence[Row]
     """Ranges of offsets that may be of the run and that the archive lacks."""
+    cost: Mapping[str, str]
+    """Its cost in words, by title."""
+    cpu_s: float | None = None
+    """CPU-seconds of its processes; ``None``: they reported nothing."""
     places: Sequence[Row] = ()
     """The latest changes of what computes on which machine."""
     rated_env: str = "*"
     """The environment whose ratings are shown; ``*`` (all together) if the run has such ratings."""
     opponents: Sequence[Row] = ()
     curve: Sequence[Row] = ()
+    rating: float | None = None
+    """Of its newest rated checkpoint: mean skill, TrueSkill points; ``None``: nothing is rated."""
     updates: Sequence[Row] = ()
+    clock: Sequence[Row] = ()
+    """Its progress at each update: training games, sampled tokens and seconds since the start."""
     steps: Sequence[Row] = ()
     """Rewards, completions and staleness of the steps that each update trained on."""
     exploitability: Sequence[Row] = ()
@@ -222,6 +224,8 @@ class RunFacts:
     payoff: Sequence[Row] = ()
     models: Sequence[Row] = ()
     throughput: Sequence[Row] = ()
+    used: Sequence[Row] = ()
+    """The rows of :data:`cost.USED_OVER_TIME`."""
 
     @property
     def life(self) -> tuple[str, str]:
@@ -293,10 +297,9 @@ def read_summary(archive: ArchiveAddress, run_id: str, label: str) -> RunFacts:
     run = {"run": run_id}
     (about,) = query(archive, "FROM runs WHERE run_id = $run", run).dicts()
     (totals,) = query(archive, _TOTALS, run).dicts()
+    cost = run_cost(archive, run_id)
     last = about["finished_at"] or totals["last_at"] or about["started_at"]
     duration_s = max(0.0, (last - about["started_at"]).total_seconds())
-    # ``Any``: each value is the rows of the field of its name.
-    told: dict[str, Any] = {name: query(archive, sql, run).dicts() for name, sql in _TOLD.items()}
     return RunFacts(
         run_id=run_id,
         label=label,
@@ -307,15 +310,19 @@ def read_summary(archive: ArchiveAddress, run_id: str, label: str) -> RunFacts:
         duration_s=duration_s,
         heard_at=last,
         bin_s=_bin_width(duration_s),
-        **told,
+        cost=cost_words(cost),
+        cpu_s=cost.used.cpu_s if cost.used else None,
+        **_rows(archive, _TOLD, run_id),
     )
 
 
 def with_results(archive: ArchiveAddress, summary: RunFacts) -> RunFacts:
     """Return the summary of a run with what its policies won and lost."""
     results = read_results(archive, summary.run_id)
+    ((rating,),) = query(archive, _RATING, {"run": summary.run_id}).rows
     return replace(
         summary,
+        rating=rating,
         opponents=[row for row in results if not row["together"]],
         curve=[row for row in results if row["together"]],
     )
@@ -326,19 +333,30 @@ def read_results(archive: ArchiveAddress, run_id: str) -> list[Row]:
     return query(archive, _RESULTS, {"run": run_id}).dicts()
 
 
+def with_curves(archive: ArchiveAddress, results: RunFacts) -> RunFacts:
+    """Return the results of a run with what its learner measured, and how far the run was at each update."""
+    return replace(results, **_rows(archive, _CURVES, results.run_id))
+
+
+def _rows(archive: ArchiveAddress, queries: Mapping[str, str], run_id: str) -> dict[str, Any]:
+    """``Any``: each value is the rows of the field of its name."""
+    return {name: query(archive, sql, {"run": run_id}).dicts() for name, sql in queries.items()}
+
+
 def with_charts(archive: ArchiveAddress, results: RunFacts) -> RunFacts:
     """Return the results of a run with the rows of all charts."""
     run = {"run": results.run_id}
-    # ``Any``: each value is the rows of the field of its name.
-    rows: dict[str, Any] = {name: query(archive, sql, run).dicts() for name, sql in _DRAWN.items()}
+    rows = _rows(archive, _CURVES | _DRAWN, results.run_id)
     environments = {row["env_id"] for row in rows["ladder"]}
     rated_env = "*" if "*" in environments else min(environments, default="*")
-    over_time = {"start": results.started_at, "bin": results.bin_s} | run
+    since = {"start": results.started_at} | run
+    over_time = {"bin": results.bin_s} | since
     return replace(
         results,
         rated_env=rated_env,
         ladder_over_time=query(archive, _LADDER_OVER_TIME, over_time | {"env": rated_env}).dicts(),
         throughput=query(archive, _THROUGHPUT, over_time).dicts(),
+        used=query(archive, USED_OVER_TIME, since).dicts(),
         **rows,
     )
 

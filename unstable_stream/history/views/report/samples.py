@@ -1,9 +1,14 @@
 """Choose a few games worth reading, with the log-probability of each sampled token."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any
 
 from unstable_stream.archive import query
+from unstable_stream.history.views.report.charts import grouped
+from unstable_stream.history.views.report.reading import Row
 from unstable_stream.history.views.transcript import (
     TokensOfGame,
     Transcript,
@@ -11,6 +16,7 @@ from unstable_stream.history.views.transcript import (
     load_transcripts,
     tokens_of,
 )
+from unstable_stream.history.views.written import share
 from unstable_stream.log.stores.archive_address import ArchiveAddress
 
 # A page must open on a telephone: of very long games and completions the middle is left out.
@@ -40,41 +46,77 @@ _SHARED = """
             AND num_turns = (SELECT max(num_turns) FROM game_outcomes WHERE run_id = $run)
     )
 """
-_PAIR: Mapping[str, str] = {
-    "First checkpoint: the same game before training, lost": "SELECT before AS game_id FROM pair",
-    "Last checkpoint: the same game after training, won": "SELECT after AS game_id FROM pair",
-}
-_CHOICES: Mapping[str, str] = {
-    "A win of the last checkpoint": """
-        SELECT game_id FROM last WHERE result = 'win' ORDER BY game_index LIMIT 1
+_PAIR = """
+    SELECT before AS game_id, 'First checkpoint: the same game before training, lost' AS reason FROM pair
+    UNION ALL
+    SELECT after, 'Last checkpoint: the same game after training, won' FROM pair
+"""
+# Games that tell the story of a run, in this order; each choice says why its game is here.
+_STORIES: Sequence[str] = (
+    """
+    SELECT game_id, 'The first game' AS reason FROM game_outcomes WHERE run_id = $run
+    ORDER BY split DESC, game_index LIMIT 1
     """,
-    "A loss of the last checkpoint": """
-        SELECT game_id FROM last WHERE result = 'loss' ORDER BY game_index LIMIT 1
+    # What the policy learned between two evaluations: a game that it lost before if there is one.
+    """
+    SELECT b.game_id, $jump AS reason FROM evaluated AS b
+    LEFT JOIN evaluated AS a
+        ON (a.env_id, a.seed, a.seat, a.opponent) = (b.env_id, b.seed, b.seat, b.opponent)
+        AND a.version = $before AND a.result = 'loss'
+    WHERE b.version = $after AND b.env_id = $env AND b.opponent = $opponent AND b.result = 'win'
+    ORDER BY a.game_id IS NULL, b.game_index LIMIT 1
     """,
-    "A game ended by an invalid move": """
-        SELECT o.game_id FROM game_outcomes AS o JOIN seats AS s USING (game_id)
-        WHERE o.run_id = $run AND s.ended_invalid AND s.kind = 'checkpoint'
-        ORDER BY s.policy_version DESC, o.split, o.game_index LIMIT 1
+    """
+    SELECT game_id, format('The most surprising answer of the policy: at move {}, with a log-probability of '
+        '{:.1f} nats', game_turn, likely) AS reason
+    FROM (
+        SELECT t.game_id, t.game_turn, o.split, o.game_index, list_sum(t.logprobs) AS likely
+        FROM turns AS t JOIN game_outcomes AS o USING (game_id)
+        WHERE t.run_id = $run AND o.run_id = $run AND t.policy_version IS NOT NULL
+            AND t.game_turn = coalesce(o.least_likely_turn, t.game_turn)
+    ) WHERE likely IS NOT NULL ORDER BY likely, split, game_index, game_turn LIMIT 1
     """,
-    "The longest game": """
-        SELECT o.game_id FROM longest AS o LEFT JOIN trajectories AS t USING (game_id)
-        GROUP BY o.game_id, o.split, o.game_index
-        ORDER BY coalesce(sum(t.completion_tokens), 0) DESC, o.split, o.game_index LIMIT 1
+    """
+    SELECT o.game_id, format('The longest game: {} moves', any_value(o.num_turns)) AS reason
+    FROM longest AS o LEFT JOIN trajectories AS t USING (game_id)
+    GROUP BY o.game_id, o.split, o.game_index
+    ORDER BY coalesce(sum(t.completion_tokens), 0) DESC, o.split, o.game_index LIMIT 1
     """,
-    "A completion cut at the token limit": """
-        SELECT t.game_id FROM turns AS t JOIN game_outcomes AS o USING (game_id)
-        WHERE t.run_id = $run AND t.finish_reason = 'length' ORDER BY o.split, o.game_index DESC LIMIT 1
+    # The opponents with most games first; against each a win, then a loss.
+    """
+    SELECT game_id, format('{} of the last checkpoint against {}',
+        CASE result WHEN 'win' THEN 'A win' ELSE 'A loss' END, opponent) AS reason
+    FROM (
+        SELECT *, row_number() OVER (PARTITION BY opponent, result ORDER BY game_index) AS place,
+            count(*) OVER (PARTITION BY opponent) AS games FROM last
+    ) WHERE place = 1 AND result IN ('win', 'loss') ORDER BY games DESC, opponent, result DESC
     """,
-    "A game trained on": """
-        SELECT t.game_id FROM trajectories AS t
-        WHERE t.run_id = $run AND t.trained AND t.num_turns > 0
-            AND NOT t.invalid_move AND NOT t.opponent_invalid
-        ORDER BY t.policy_version DESC, t.game_index LIMIT 1
+    """
+    SELECT s.game_id, format('An upset: {} won, which it did in {:.1f} % of its games against {}',
+        s.model_uid, 100 * p.win_rate, s.opponent) AS reason
+    FROM seats AS s JOIN payoff_matrix AS p
+        ON (p.split, p.env_id, p.model_uid, p.opponent_uid) = (s.split, s.env_id, s.model_uid, s.opponent)
+    WHERE s.run_id = $run AND p.run_id = $run AND s.result = 'win' AND p.win_rate < 0.5 AND p.games >= 10
+    ORDER BY p.win_rate, s.model_uid, s.opponent, s.game_id LIMIT 1
     """,
-    "The first game": """
-        SELECT game_id FROM game_outcomes WHERE run_id = $run ORDER BY split DESC, game_index LIMIT 1
+    """
+    SELECT o.game_id, 'A game ended by an invalid move' AS reason
+    FROM game_outcomes AS o JOIN seats AS s USING (game_id)
+    WHERE o.run_id = $run AND s.ended_invalid AND s.kind = 'checkpoint'
+    ORDER BY s.policy_version DESC, o.split, o.game_index LIMIT 1
     """,
-}
+    """
+    SELECT t.game_id, 'A completion cut at the token limit' AS reason
+    FROM turns AS t JOIN game_outcomes AS o USING (game_id)
+    WHERE t.run_id = $run AND t.finish_reason = 'length' ORDER BY o.split, o.game_index DESC LIMIT 1
+    """,
+    """
+    SELECT t.game_id, 'A game trained on' AS reason FROM trajectories AS t
+    WHERE t.run_id = $run AND t.trained AND t.num_turns > 0
+        AND NOT t.invalid_move AND NOT t.opponent_invalid
+    ORDER BY t.policy_version DESC, t.game_index LIMIT 1
+    """,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +140,12 @@ class SampleGame:
 
 
 def pick_samples(
-    archive: ArchiveAddress, run_id: str, *, limit: int, tokenizer: str | None = None
+    archive: ArchiveAddress,
+    run_id: str,
+    *,
+    limit: int,
+    results: Sequence[Row] = (),
+    tokenizer: str | None = None,
 ) -> list[SampleGame]:
     """Return at most ``limit`` different games, the most telling first.
 
@@ -106,9 +153,10 @@ def pick_samples(
         archive: the archive.
         run_id: the run.
         limit: most games.
+        results: of its policies against each opponent, in which the turning point of the run is looked for.
         tokenizer: directory of the base model's tokenizer, if the model is not where the run found it.
     """
-    reasons = _reasons(archive, run_id, limit)
+    reasons = _reasons(archive, run_id, limit, results)
     transcripts = load_transcripts(archive, list(reasons))
     samples = []
     for transcript, why in zip(transcripts, reasons.values(), strict=True):
@@ -118,17 +166,54 @@ def pick_samples(
     return samples
 
 
-def _reasons(archive: ArchiveAddress, run_id: str, limit: int) -> Mapping[str, Sequence[str]]:
+def shortened(sample: SampleGame) -> SampleGame:
+    """Return the game with half of its moves, its beginning and its end; at least one."""
+    half = max(1, len(sample.moves) // 2)
+    first = (half + 1) // 2
+    moves = [*sample.moves[:first], *sample.moves[len(sample.moves) - half + first :]]
+    return replace(sample, moves=moves, left_out_after=moves[first - 1].game_turn if moves else None)
+
+
+def _reasons(
+    archive: ArchiveAddress, run_id: str, limit: int, results: Sequence[Row]
+) -> Mapping[str, Sequence[str]]:
     """Return the games to show, each with the reasons for it."""
-    choices = {**(_PAIR if limit > 1 else {}), **_CHOICES}
-    parts = (f"SELECT {place} AS place, game_id FROM ({sql})" for place, sql in enumerate(choices.values()))
-    found = query(archive, f"WITH {_SHARED} {' UNION ALL '.join(parts)} ORDER BY place", {"run": run_id}).rows
-    names = list(choices)
+    choices = [*([_PAIR] if limit > 1 else []), *_STORIES]
+    parts = (
+        f"SELECT {place} AS place, row_number() OVER () AS row, game_id, reason FROM ({sql})"
+        for place, sql in enumerate(choices)
+    )
+    chosen = {"run": run_id} | _turning_point(results)
+    found = query(archive, f"WITH {_SHARED} {' UNION ALL '.join(parts)} ORDER BY place, row", chosen).rows
     reasons: dict[str, list[str]] = {}
-    for place, game in found:
+    for _, _, game, reason in found:
         if game in reasons or len(reasons) < limit:
-            reasons.setdefault(game, []).append(names[place])
+            reasons.setdefault(game, []).append(reason)
     return reasons
+
+
+def _turning_point(results: Sequence[Row]) -> dict[str, Any]:
+    """Return where the win rate against one opponent rose most from one evaluation to the next.
+
+    ``Any``: parameters of the query; all are NULL if it never rose.
+    """
+    by_opponent = grouped(results, "env_id", "opponent", "model").values()
+    pairs = [
+        (one, other)
+        for rows in by_opponent
+        for one, other in pairwise(sorted(rows, key=itemgetter("version")))
+        if other["win_rate"] > one["win_rate"]
+    ]
+    if not pairs:
+        return dict.fromkeys(("jump", "before", "after", "env", "opponent"))
+    before, after = max(pairs, key=lambda pair: pair[1]["win_rate"] - pair[0]["win_rate"])
+    jump = (
+        f"The turning point: from update {before['version']} to {after['version']} the win rate against "
+        f"{after['opponent']} rose from {share(before['win_rate'])} to {share(after['win_rate'])}, more than "
+        "between any other two evaluations"
+    )
+    where = {"env": after["env_id"], "opponent": after["opponent"]}
+    return {"jump": jump, "before": before["version"], "after": after["version"], **where}
 
 
 def _shown(moves: Sequence[TranscriptMove]) -> tuple[Sequence[TranscriptMove], int | None]:

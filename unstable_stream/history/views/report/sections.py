@@ -6,27 +6,28 @@ from typing import Final, NamedTuple, TypeAlias
 from unstable_stream.history.views.report.charts import (
     BY_UPDATE,
     Chart,
-    Matrix,
     Section,
     Series,
     grouped,
-    line_name,
     lines,
     time_unit,
 )
-from unstable_stream.history.views.report.over_seeds import seeds_charts
+from unstable_stream.history.views.report.groups import group_chart, group_runs
+from unstable_stream.history.views.report.players import who_beats_whom
 from unstable_stream.history.views.report.reading import Row, RunFacts
 
-MOST_MODELS: Final = 30
-"""Models in a ladder or matrix; the chart says how many it leaves out, and by what they were chosen."""
-_LINES_OVER_TIME: Final = 8
 _Band: TypeAlias = tuple[str, str] | None
 
 
-def build_sections(runs: Sequence[RunFacts]) -> list[Section]:
-    """Return every section that has something to show; with several runs each chart shows all of them."""
+def build_sections(runs: Sequence[RunFacts], axis: str = "updates") -> list[Section]:
+    """Return every section that has something to show; with several runs each chart shows all of them.
+
+    The curves of groups are drawn along ``axis``, all others by update.
+    """
+    groups = group_runs(runs) if runs else []
+    of_groups = [group_chart(groups, axis)] if len(groups) < len(runs) else []
     sections = (
-        ("Over seeds", "Each configuration of a sweep, as the mean of its seeds.", seeds_charts(runs)),
+        ("By configuration", "Runs that differ in the seed alone, as their mean.", of_groups),
         (
             "How well it plays",
             "Results of games against other players, as training went on.",
@@ -42,9 +43,14 @@ def build_sections(runs: Sequence[RunFacts]) -> list[Section]:
         (
             "Who beats whom",
             "Every player that took part, rated by its games: trained checkpoints and fixed opponents.",
-            [*_ladders(runs), _ladder_over_time(runs), *_payoffs(runs)],
+            who_beats_whom(runs),
         ),
         ("How fast it went", "Work done per second of the run's clock.", _throughput(runs)),
+        (
+            "What it used",
+            "As its processes report once a minute, and at their end; the summary has the sums.",
+            _used(runs),
+        ),
     )
     shown = [
         Section(title, says, [chart for chart in charts if _has_numbers(chart)])
@@ -279,127 +285,6 @@ def _mistakes(runs: Sequence[RunFacts]) -> list[Chart]:
     ]
 
 
-# -- who beats whom ---------------------------------------------------------------------------------
-
-
-def _chosen(facts: RunFacts, names: Sequence[str], most: int) -> list[str]:
-    """Return the best of these models, the newest checkpoint and the fixed opponents, in the given order.
-
-    Args:
-        facts: of the run.
-        names: models, the best first.
-        most: the most to return; more fixed opponents than half of it are not preferred.
-    """
-    newest = [row["model_uid"] for row in facts.models if row["kind"] == "checkpoint"][-1:]
-    fixed = [row["model_uid"] for row in facts.models if row["kind"] != "checkpoint"]
-    kept = {*newest, *(fixed if len(fixed) < most // 2 else ())} & {*names}
-    best = [name for name in names if name not in kept][: most - len(kept)]
-    return [name for name in names if name in kept or name in best]
-
-
-def _left_out(shown: int, all_of_them: int) -> str:
-    """Return what a chart says of the models that it does not show."""
-    return (
-        f" {shown} of {all_of_them} players are shown: the best, the newest checkpoint, and as many fixed "
-        "opponents as there is room for."
-        if shown < all_of_them
-        else ""
-    )
-
-
-def _ladder(facts: RunFacts) -> dict[str, Row]:
-    """Return the ratings that are shown, by model, the best first."""
-    return {row["model_uid"]: row for row in facts.ladder if row["env_id"] == facts.rated_env}
-
-
-def _of_run(runs: Sequence[RunFacts], facts: RunFacts) -> str:
-    return f": {facts.label}" if len(runs) > 1 else ""
-
-
-def _ladders(runs: Sequence[RunFacts]) -> list[Chart]:
-    charts = []
-    for run, facts in enumerate(runs):
-        ladder = _ladder(facts)
-        # A vertical axis counts upwards.
-        rows = [ladder[name] for name in reversed(_chosen(facts, list(ladder), MOST_MODELS))]
-        series = Series(
-            line_name(runs, facts),
-            [row["model_uid"] for row in rows],
-            [row["mu"] for row in rows],
-            [row["mu"] - 3 * row["sigma"] for row in rows],
-            [row["mu"] + 3 * row["sigma"] for row in rows],
-            [row["games"] for row in rows],
-            colour=run,
-            run=run,
-        )
-        charts.append(
-            Chart(
-                f"ladder-{run}",
-                "Rating ladder" + _of_run(runs, facts),
-                "TrueSkill rating of each player, best at the top; a bar spans three standard deviations, "
-                "and the ladder is sorted by its left end, the skill a player almost surely has."
-                + _left_out(len(rows), len(ladder)),
-                x_title="TrueSkill points",
-                series=[series],
-                kind="ladder",
-            )
-        )
-    return charts
-
-
-def _ladder_over_time(runs: Sequence[RunFacts]) -> Chart:
-    unit, unit_s = time_unit(runs)
-    most, band = (_LINES_OVER_TIME, ("low", "high")) if len(runs) == 1 else (_LINES_OVER_TIME // 2, None)
-
-    def rows(facts: RunFacts) -> list[Row]:
-        chosen = _chosen(facts, list(_ladder(facts)), most)
-        return [row for row in facts.ladder_over_time if row["model_uid"] in chosen]
-
-    return Chart(
-        "ladder-over-time",
-        "Ratings over time",
-        "How the rating of some players settled as they played; the band is one standard deviation, and "
-        "a new checkpoint starts from its parent's rating.",
-        f"{unit} since the start",
-        "TrueSkill points",
-        lines(runs, rows, "second", {"mu": ""}, ("model_uid",), band=band, unit=unit_s),
-    )
-
-
-def _payoffs(runs: Sequence[RunFacts]) -> list[Chart]:
-    charts = []
-    for run, facts in enumerate(runs):
-        pairs = {(row["model_uid"], row["opponent"]): row for row in facts.payoff}
-        if not pairs:
-            continue
-        met = {name for pair in pairs for name in pair}
-        rated = [name for name in _ladder(facts) if name in met]
-        best = {*_chosen(facts, [*rated, *sorted(met.difference(rated))], MOST_MODELS)}
-        names = [row["model_uid"] for row in facts.models if row["model_uid"] in best]
-        grid = [[pairs.get((row, column)) for column in names] for row in names]
-        matrix = Matrix(
-            names,
-            [[float(cell["score"]) if cell else None for cell in row] for row in grid],
-            [[cell["games"] if cell else 0 for cell in row] for row in grid],
-        )
-        charts.append(
-            Chart(
-                f"payoff-{run}",
-                "Payoff matrix" + _of_run(runs, facts),
-                "Score of the player of a row against the player of a column, from 0 (lost all) to 1 (won "
-                "all), a draw counting one half; empty where the two never met."
-                + _left_out(len(names), len(met)),
-                x_title="against",
-                y_title="player",
-                matrix=matrix,
-                kind="matrix",
-                percent=True,
-                wide=True,
-            )
-        )
-    return charts
-
-
 # -- how fast it went -------------------------------------------------------------------------------
 
 
@@ -416,4 +301,29 @@ def _throughput(runs: Sequence[RunFacts]) -> list[Chart]:
         series = lines(runs, lambda facts: facts.throughput, "second", {column: ""}, unit=unit_s)
         x_title = f"{clock} since the start"
         charts.append(Chart(f"throughput-{column}", title, says, x_title, unit, series, from_zero=True))
+    return charts
+
+
+def _used(runs: Sequence[RunFacts]) -> list[Chart]:
+    clock, unit_s = time_unit(runs)
+    charts = []
+    for column, title, says, unit in (
+        ("cores", "Processors", "Cores that each process kept busy since its report before.", "CPU cores"),
+        ("memory_mb", "Memory", "The most that was resident in each process so far.", "MB"),
+        ("gpus", "GPUs", "Those that each process held, used or idle.", "GPUs"),
+        (
+            "gpu_memory_mb",
+            "Memory of GPUs",
+            "The most that PyTorch had allocated in each process so far.",
+            "MB",
+        ),
+        ("checkpoints_mb", "Disk", "Files of all checkpoints so far, also of those pruned since.", "MB"),
+    ):
+
+        def rows(facts: RunFacts, column: str = column) -> list[Row]:
+            return [row for row in facts.used if row[column] is not None]
+
+        series = lines(runs, rows, "second", {column: ""}, ("process",), unit=unit_s)
+        x_title = f"{clock} since the start"
+        charts.append(Chart(f"used-{column}", title, says, x_title, unit, series, from_zero=True))
     return charts

@@ -39,6 +39,7 @@ from unstable_stream.services.launch.ray.part_output import (
     starting,
 )
 from unstable_stream.services.launch.service_output import Output
+from unstable_stream.services.streams.costs import ActorCosts, CostMeter, reported
 from unstable_stream.services.workers.exploitability import Measurement
 from unstable_stream.services.workers.rollout import RolloutWorker, end_with
 
@@ -67,9 +68,11 @@ class RolloutActor:
             hung = end_with(config, data, "Another one takes its place.")
             model_path = model_on_this_machine(config.model, model_path)
             self._worker = RolloutWorker(config, self._log, model_path, engine, others, hung)
+        self._costs = ActorCosts(run, CostMeter(run.run_id, output.stem))
 
     async def where(self) -> Whereabouts:
         """Return where it is."""
+        self._costs.begin()
         return whereabouts()
 
     async def play(self, games: Sequence[bytes], adapters: Mapping[str, Adapter]) -> int:
@@ -94,6 +97,7 @@ class RolloutActor:
         """Stop playing, publish what was passed on for it, and close the log."""
         with printing_errors():
             await self._worker.close()
+            await self._costs.close()
             await self._log.close()
 
 
@@ -205,6 +209,7 @@ class LearnerActor:
 
             find_code(run.config)
             model_path = model_on_this_machine(run.config.model, model_path)
+            self._meter = CostMeter(run.run_id, "learner", gpus=share.num_gpus)
             self._service = Learners(run.config, run.run_id, run.data, model_path, share)
         self._run = run
         self._stop = asyncio.Event()
@@ -215,7 +220,7 @@ class LearnerActor:
 
     async def train(self) -> int:
         """Train to the end; see :meth:`Learners.train`."""
-        async with self._run.opened_log() as log:
+        async with self._run.opened_log() as log, reported(log, self._meter):
             return await self._service.train(log, self._stop)
 
     async def stop(self) -> None:

@@ -41,6 +41,7 @@ from unstable_stream.services.launch.ray.part_output import (
     reason_of,
     starting,
 )
+from unstable_stream.services.streams.costs import ActorCosts, CostMeter
 from unstable_stream.services.workers.engine import build_engine, build_opponent, take_adapter_results
 
 Answer: TypeAlias = tuple[int, Completion | UnstableStreamError]
@@ -167,12 +168,14 @@ class EngineActor:
             find_code(config)
             if not opponent:
                 model_path = model_on_this_machine(config.model, model_path)
+            self._costs = ActorCosts(run, CostMeter(run.run_id, output.stem, gpus=share.num_gpus))
             build = build_opponent if opponent else build_engine
             self._engine = build(config, model_path, share)
         self._exchange = Exchange(self._engine)
 
     async def exchange(self, caller: str, requests: Mapping[int, GenerationRequest]) -> list[Answer]:
         """See :meth:`Exchange.call`."""
+        self._costs.begin()
         with printing_errors():
             return await self._exchange.call(caller, requests)
 
@@ -202,6 +205,7 @@ class EngineActor:
 
     async def close(self) -> None:
         await self._engine.close()
+        await self._costs.close()
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ from unstable_stream.errors import ServiceError, UnstableStreamError
 from unstable_stream.extensions import ALLOW_CODE, allowed_patterns
 from unstable_stream.runs.code import patterns_of
 from unstable_stream.runs.context import RunContext
-from unstable_stream.runs.placement import Machine, Placement
+from unstable_stream.runs.placement import Machine, Placement, Share
 from unstable_stream.services.launch.plan import RunPlan
 from unstable_stream.services.launch.stopping import SIGNALS
 from unstable_stream.services.launch.supervisor import Supervisor
@@ -62,6 +62,11 @@ class RayServices(Supervisor):
         self._plan = plan
         self._keeper: asyncio.subprocess.Process | None = None
         self._ray_started = False
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """The shares that this process itself computes on: none."""
+        return ()
 
     async def prepare(self, progress: Callable[[str], None]) -> None:
         """Start Ray, or connect to the cluster that ``RAY_ADDRESS`` names, and reserve what the run wants.

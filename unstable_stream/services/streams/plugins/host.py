@@ -118,7 +118,7 @@ async def run_plugin(
         await worker.start()
         states: PluginStates | None = None
         if plugin.state is not None:
-            path = data.root / "plugins" / f"{plugin.name}.sqlite"
+            path = data.plugins / f"{plugin.name}.sqlite"
             states = await worker.do(lambda: PluginStates(path, log_id, group))
         if states is not None and reset:
             await worker.do(states.forget)

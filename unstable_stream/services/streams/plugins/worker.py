@@ -12,7 +12,7 @@ import inspect
 import sqlite3
 import time
 import traceback
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -295,6 +295,13 @@ class PluginStates:
                 self._database.execute(
                     f"DELETE FROM {table} WHERE log_id = ? AND consumer_group = ?", self._key
                 )
+
+    def forget_runs(self, run_ids: Collection[str]) -> None:
+        """Delete what any group has stored of these runs, and the positions of groups of one of them."""
+        groups = [(f"plugin/{self._path.stem}/{run_id}",) for run_id in run_ids]
+        with self._transaction("cannot write"):
+            self._database.executemany("DELETE FROM states WHERE run_id = ?", [(each,) for each in run_ids])
+            self._database.executemany("DELETE FROM positions WHERE consumer_group = ?", groups)
 
     def close(self) -> None:
         self._database.close()

@@ -1,8 +1,10 @@
 """Games: found by what happened in them, watched move by move, and played against a checkpoint."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Final, get_args
 from urllib.parse import urlencode
 
@@ -12,13 +14,23 @@ from starlette.responses import RedirectResponse, Response
 
 from unstable_stream.api.game_filter import Result, Sort, Split, State
 from unstable_stream.api.games import find_games
-from unstable_stream.api.human_play import HumanGame
+from unstable_stream.api.human_play import LOADING, HumanGame
 from unstable_stream.archive import query
 from unstable_stream.errors import ConfigError, GameError
-from unstable_stream.games.opponents.legal_moves import listed_moves
+from unstable_stream.events import game_id
+from unstable_stream.games.opponents.legal_moves import connect_four_columns, listed_moves
 from unstable_stream.history.hindsight.rederive import advantages
-from unstable_stream.history.views.boards import BoardPicture, boards_of
-from unstable_stream.history.views.transcript import Token, Transcript, load_transcript, tokens_of
+from unstable_stream.history.views.boards import BoardPicture, board_now, boards_of, cards_of
+from unstable_stream.history.views.branches import Branch, Course, branches_from, courses
+from unstable_stream.history.views.transcript import (
+    Token,
+    Transcript,
+    load_transcript,
+    played_moves,
+    surprises,
+    surprising_moves,
+    tokens_of,
+)
 from unstable_stream.ui.web.site import Shelf, Site, page
 
 _PAGE: Final = 50
@@ -33,20 +45,25 @@ class _Watched:
     """One game with all that is shown of it."""
 
     transcript: Transcript
-    boards: Sequence[BoardPicture] | None
+    boards: Sequence[BoardPicture | None]
+    """By move; empty for a game without boards."""
+    cards: Mapping[int, Mapping[str, str]]
+    """The cards that a seat saw, by turn and by whose they are."""
+    surprises: Sequence[int]
+    """The turns of the least probable answers, the least first."""
     tokens: Mapping[int, Sequence[Token]]
     with_texts: bool
     advantages: Mapping[str, float]
     """By step."""
+    branches: Mapping[int, Sequence[Branch]]
+    """The branches from its positions, by turn."""
+    courses: Sequence[Course]
+    """The course of the value of its positions."""
 
 
 def find(site: Site, shelf: Shelf, request: Request) -> Response:
     """Return the games that fit the form, a page of them."""
-    asked = {name: value for name, value in request.query_params.items() if value}
-    number = _number("page", asked.get("page", "1"))
-    filters: dict[str, str | int | bool] = {name: asked[name] for name in _TEXTS if name in asked}
-    filters |= {name: _number(name, asked[name]) for name in _NUMBERS if name in asked}
-    filters |= {name: True for name in _FLAGS if name in asked}
+    asked, filters, number = _wish(request)
     rows: Sequence[Mapping[str, object]] = ()
     runs: Sequence[Mapping[str, object]] = ()
     if shelf.place.has_archive:
@@ -61,8 +78,7 @@ def find(site: Site, shelf: Shelf, request: Request) -> Response:
             ).dicts()
 
     def turned(to: int) -> str:
-        kept = [(name, value) for name, value in asked.items() if name != "page"]
-        return "?" + urlencode([*kept, ("page", str(to))])
+        return _list_query(asked, to)
 
     return page(
         "games.html.jinja",
@@ -73,12 +89,28 @@ def find(site: Site, shelf: Shelf, request: Request) -> Response:
         number=number,
         before=turned(number - 1) if number > 1 else None,
         after=turned(number + 1) if len(rows) > _PAGE else None,
+        of_list=turned(number),
         runs=runs,
         splits=get_args(Split),
         states=get_args(State),
         results=get_args(Result),
         sorts=get_args(Sort),
     )
+
+
+def _wish(request: Request) -> tuple[dict[str, str], dict[str, str | int | bool], int]:
+    """Return what a list is asked for: as it was asked, as filters, and the number of the page."""
+    asked = {name: value for name, value in request.query_params.items() if value}
+    filters: dict[str, str | int | bool] = {name: asked[name] for name in _TEXTS if name in asked}
+    filters |= {name: _number(name, asked[name]) for name in _NUMBERS if name in asked}
+    filters |= {name: True for name in _FLAGS if name in asked}
+    return asked, filters, _number("page", asked.get("page", "1"))
+
+
+def _list_query(asked: Mapping[str, str], number: int) -> str:
+    """Return the part of an address that asks for this page of a list."""
+    kept = [(name, asked[name]) for name in (*_TEXTS, *_NUMBERS, *_FLAGS) if name in asked]
+    return "?" + urlencode([*kept, ("page", str(number))])
 
 
 def _number(name: str, text: str) -> int:
@@ -97,7 +129,56 @@ def watch(site: Site, shelf: Shelf, request: Request) -> Response:
     other = request.query_params.get("beside")
     if other:
         games.append(_watched(shelf, other))
-    return page("game.html.jinja", site, shelf, games=games, beside=other or "")
+    near = {} if other else _neighbours(shelf, request, games[0].transcript)
+    return page("game.html.jinja", site, shelf, games=games, beside=other or "", near=near)
+
+
+def _neighbours(shelf: Shelf, request: Request, one: Transcript) -> dict[str, str]:
+    """Return the addresses of the games before and after one, in the list that led to it, and of the list.
+
+    Without a list they are the games of its run and split.
+    """
+    found: dict[str, str] = {}
+    if "page" in request.query_params:
+        asked, filters, number = _wish(request)
+        first = max(0, _PAGE * (number - 1) - 1)
+        limits: dict[str, int] = {"limit": _PAGE + 2, "offset": first}
+        with shelf.reading() as archive:
+            rows = find_games(archive, **limits, **filters).dicts()  # type: ignore[arg-type]  # as in find
+        listed = [row["game"] for row in rows]
+        found["of_list"] = shelf.href("games") + _list_query(asked, number)
+        if one.game_id in listed:
+            at = listed.index(one.game_id)
+            for name, place in (("before", at - 1), ("after", at + 1)):
+                if 0 <= place < len(listed):
+                    query_of = _list_query(asked, (first + place) // _PAGE + 1)
+                    found[name] = shelf.href("games", listed[place]) + query_of
+        return found
+    near = {
+        name: game_id(one.run_id, one.split, index)
+        for name, index in (("before", one.game_index - 1), ("after", one.game_index + 1))
+        if index >= 0
+    }
+    with shelf.reading() as archive:
+        known = query(archive, "SELECT game_id FROM games WHERE game_id IN (?, ?)", [*near.values(), ""][:2])
+    there = {game for (game,) in known.rows}
+    return {name: shelf.href("games", game) for name, game in near.items() if game in there}
+
+
+def small_boards(site: Site, shelf: Shelf, request: Request) -> Response:
+    """Return the last boards of some games, for those who look at a list."""
+    asked = request.query_params.getlist("game")[:_PAGE]
+    with shelf.reading() as archive:
+        played = played_moves(archive, asked)
+    boards = {game: (boards_of(*of) or [None])[-1] for game, of in played.items()}
+    return page("boards.html.jinja", site, shelf, boards=boards)
+
+
+def surprise(site: Site, shelf: Shelf, request: Request) -> Response:
+    """Return the least probable answers of a run."""
+    run = shelf.run(request.path_params["run"])
+    rows = shelf.remember(("surprises", run.run_id), partial(surprising_moves, run_id=run.run_id))
+    return page("surprises.html.jinja", site, shelf, run_id=run.run_id, rows=rows)
 
 
 def pair(site: Site, shelf: Shelf, request: Request) -> Response:
@@ -113,22 +194,50 @@ def _watched(shelf: Shelf, game: str) -> _Watched:
     with shelf.reading() as archive:
         transcript = load_transcript(archive, game)
         tokens, with_texts = tokens_of(archive, transcript, most=_MOST_TOKENS)
+        branches = branches_from(archive, transcript.game_id)
     found: dict[str, float] = {}
     for model, update in {(move.model, move.update) for move in transcript.moves if move.update is not None}:
         found |= shelf.remember(
             ("advantages", transcript.run_id, model, update),
             partial(advantages, run_id=transcript.run_id, update=update, model=model),
         )
-    return _Watched(transcript, boards_of(transcript), tokens, with_texts, found)
+    moves = transcript.moves
+    return _Watched(
+        transcript,
+        boards_of(transcript.env_id, moves) or (),
+        {move.game_turn: cards_of(move.observation) for move in moves},
+        surprises(moves),
+        tokens,
+        with_texts,
+        found,
+        _by_turn(branches, transcript),
+        courses(branches),
+    )
+
+
+def _by_turn(branches: Sequence[Branch], transcript: Transcript) -> dict[int, list[Branch]]:
+    """Group by turn: first without another move, then the moves by what they are worth to who made them."""
+
+    def rank(branch: Branch) -> tuple[int, bool, float]:
+        seat = transcript.moves[branch.turn].seat
+        return (branch.turn, bool(branch.tried), -branch.values[seat].value)
+
+    return {
+        turn: list(group) for turn, group in groupby(sorted(branches, key=rank), key=lambda each: each.turn)
+    }
 
 
 _MOST: Final = 4
 """Games at once: each has the model in memory."""
 _CHECKPOINTS: Final = """
-    SELECT run_id, concat_ws('/', model, iteration) AS iteration, model_uid FROM checkpoints
-    WHERE $run = '' OR run_id = $run ORDER BY occurred_at DESC LIMIT 200
+    SELECT run_id, concat_ws('/', c.model, c.iteration) AS iteration, conservative AS rating
+    FROM checkpoints AS c LEFT JOIN (FROM rating_ladder WHERE env_id = '*') USING (run_id, model_uid)
+    WHERE $run = '' OR run_id = $run
+    ORDER BY run_id IN (SELECT run_id FROM updates) DESC, occurred_at DESC LIMIT 200
 """
 _PATIENCE_S: Final = 3.0
+_LOADING_S: Final = 0.5
+"""It is told more often how far the loading is."""
 _OFFERED: Final = 40
 
 
@@ -168,28 +277,40 @@ def _game(site: Site, request: Request) -> HumanGame:
 def watch_own(site: Site, shelf: Shelf, request: Request) -> Response:
     """Return the game as it stands; while the other thinks, wait a moment for it, but not ``now``."""
     game = _game(site, request)
-    state = game.wait(0.0 if "now" in request.query_params else _PATIENCE_S)
-    transcript = game.transcript()
-    boards = boards_of(transcript) if transcript.moves else None
+    patience_s = _LOADING_S if game.state == "loading" else _PATIENCE_S
+    state = game.wait(0.0 if "now" in request.query_params else patience_s)
+    moves = game.transcript().moves
+    board = board_now(game.env_id, moves, game.seat, game.observation if state == "yours" else "")
+    offers = _offers(game, board) if state == "yours" else {}
+    hints = None
+    if state == "over" and moves:
+        with shelf.reading() as archive:
+            recorded = load_transcript(archive, game.game_id).moves
+        hints = recorded if len(recorded) == len(moves) else None
     return page(
         "play_game.html.jinja",
         site,
         shelf,
         game=game,
         state=state,
-        moves=transcript.moves,
-        offers=_offers(game) if state == "yours" else [],
-        board=boards[-1] if boards else None,
+        moves=hints or moves,
+        surprises=surprises(hints or ()),
+        offers=offers,
+        cards=cards_of(game.observation),
+        board=board,
+        LOADING=LOADING,
     )
 
 
-def _offers(game: HumanGame) -> list[str]:
-    """Return the moves that the environment lists, if it does and they are few."""
-    try:
-        moves = listed_moves(game.observation)
-    except GameError:
-        return []
-    return moves if len(moves) <= _OFFERED else []
+def _offers(game: HumanGame, board: BoardPicture | None) -> Mapping[str, Sequence[int]]:
+    """Return the moves that the environment lists or its board allows, if they are few or have cells, and the
+    cells of each.
+    """
+    for read in (listed_moves, connect_four_columns):
+        with suppress(GameError):
+            moves = {move: board.called(move) if board else () for move in read(game.observation)}
+            return moves if len(moves) <= _OFFERED or all(moves.values()) else {}
+    return {}
 
 
 def move(site: Site, shelf: Shelf, request: Request) -> Response:

@@ -26,6 +26,7 @@
       if (part.innerHTML !== other.innerHTML) { part.replaceChildren.apply(part, Array.from(other.childNodes)); }
     });
     document.title = fresh.title;
+    path = [];
     permit();
     // A button that was pressed is gone with its part: the keyboard goes back to the field.
     if (field && yours() && was !== "yours" && document.activeElement === document.body) { field.focus(); }
@@ -35,6 +36,7 @@
     var over = !going() && !yours();
     form.hidden = giveUp.hidden = over;
     document.querySelectorAll("#move button, #give-up button, #offers button").forEach(function (button) { button.disabled = sending || !yours(); });
+    mark();
   }
   function get(query) {
     return fetch(location.pathname + query, { credentials: "same-origin" }).then(function (answer) {
@@ -72,6 +74,31 @@
       .then(function () { return get("?now=1").catch(function () { /* the next answer tells */ }); })
       .then(function () { sending = false; permit(); follow(); });
   }
+  // A click on a cell plays the move that names it; of a move between two cells the first is chosen, then the second.
+  var path = [];
+  function mark() {
+    var buttons = Array.from(document.querySelectorAll("#offers button[data-cells]"));
+    var open = buttons.map(function (button) { return button.dataset.cells.split(" "); }).filter(function (cells) { return path.every(function (cell, at) { return cells[at] === cell; }); });
+    document.querySelectorAll("#board [data-cell]").forEach(function (cell) {
+      var name = cell.dataset.cell;
+      cell.classList.toggle("legal", yours() && !sending && open.some(function (cells) { return cells[path.length] === name; }));
+      cell.classList.toggle("chosen", path.indexOf(name) >= 0);
+    });
+    return buttons;
+  }
+  function click(event) {
+    var cell = event.target.closest("[data-cell]");
+    if (!cell || !yours() || sending) { return; }
+    var again = path.concat(cell.dataset.cell), fits = function (button) { return (button.dataset.cells + " ").indexOf(again.join(" ") + " ") === 0; };
+    var buttons = mark();
+    if (!buttons.some(fits)) { again = [cell.dataset.cell]; }
+    path = buttons.some(fits) ? again : [];
+    var whole = buttons.find(function (button) { return button.dataset.cells === path.join(" "); });
+    if (whole) { path = []; whole.click(); }
+    mark();
+  }
+  if (document.getElementById("board")) { document.getElementById("board").addEventListener("click", click); }
+
   if (form) {
     form.addEventListener("submit", function (event) {
       event.preventDefault();

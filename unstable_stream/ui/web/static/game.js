@@ -17,6 +17,16 @@
     games.forEach(function (game) { show(game, at, keep); });
     player.querySelector("[data-slide]").value = furthest();
     player.querySelector("[data-count]").textContent = "move " + games.map(function (game) { return (game.at + 1) + " of " + game.moves.length; }).join(", ");
+    games.forEach(function (game) {
+      game.article.querySelectorAll(".movelist li a").forEach(function (link) {
+        var here = link.getAttribute("href") === "#" + game.moves[game.at].id;
+        if (here === link.hasAttribute("aria-current")) { return; }
+        if (!here) { link.removeAttribute("aria-current"); return; }
+        link.setAttribute("aria-current", "step");
+        var list = link.closest("ol"), row = link.parentElement; // the list scrolls, the page does not
+        if (row.offsetTop < list.scrollTop || row.offsetTop + row.offsetHeight > list.scrollTop + list.clientHeight) { list.scrollTop = row.offsetTop - list.clientHeight / 2; }
+      });
+    });
     var shown = games[0].moves[games[0].at];
     if (first) { first = false; return; } // an address without a move stays so, and the page at its top
     history.replaceState(null, "", location.pathname + location.search + "#" + shown.id);
@@ -56,8 +66,17 @@
     all = event.target.checked;
     showAll(furthest(), true);
   });
+  player.querySelector("[data-copy]").addEventListener("click", function (event) {
+    var button = event.target, says = button.textContent;
+    function tell(text) { button.textContent = text; setTimeout(function () { button.textContent = says; }, 1500); }
+    // Where a page is not served by this machine or encrypted, browsers have no clipboard.
+    if (!navigator.clipboard) { prompt("The link", location.href); return; }
+    navigator.clipboard.writeText(location.href).then(function () { tell("Copied"); }, function () { prompt("The link", location.href); });
+  });
   document.addEventListener("keydown", function (event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input:not([type=checkbox]),select,textarea,summary,button,a,.scroll")) { return; }
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input:not([type=checkbox]),select,textarea,summary,button,a:not(.movelist a),.scroll")) { return; }
+    var other = { p: "prev", n: "next" }[event.key], link = other && document.querySelector(".near a[rel=" + other + "]");
+    if (link) { link.click(); return; }
     var where = { ArrowLeft: "before", ArrowRight: "next", Home: "first", End: "last", " ": "play" }[event.key];
     if (where) { event.preventDefault(); go(where); }
   });

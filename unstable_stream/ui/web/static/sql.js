@@ -6,6 +6,10 @@
   var wrong = document.getElementById("wrong"), answer = document.getElementById("answer"), rows = document.getElementById("rows");
   var palette = ["#1b7fc4", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7f7f7f", "#8c564b"];
   var going = null, found = null, plot = null;
+  var facets = document.getElementById("facets"), chips = document.getElementById("narrowed"), asking = null;
+  // The address: the query (q), the order (sort, desc), filters (is., null., from. and below. with a column), the
+  // columns whose values are listed (facet), and the name of a saved query (name).
+  var state = new URLSearchParams(location.search), filter = /^(is|null|from|below)\.(.*)$/s;
 
   function element(name, attributes, text) {
     var made = document.createElement(name);
@@ -13,44 +17,139 @@
     if (text !== undefined) { made.textContent = text; }
     return made;
   }
-  function query() { return new URLSearchParams({ q: editor.value.trim() }).toString(); }
+  function plain(text) { return String(text).replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, "\ufffd"); }
+  function query() { return state.toString(); }
+  function changed(change) { var other = new URLSearchParams(state); change(other); return "?" + other; }
   function why(error) { return error.name === "AbortError" ? "the query was cancelled" : error.message; }
-  function run() {
+  function run(to) {
     if (!editor.value.trim() || going) { return; }
+    // What was clicked belongs to the query that it was clicked in: another one begins anew.
+    if (to) { state = to; } else if (editor.value.trim() !== (state.get("q") || "").trim()) { state = new URLSearchParams({ q: editor.value.trim() }); }
     var begun = performance.now();
     going = new AbortController();
-    history.replaceState(null, "", "?" + query());
+    if (to) { history.pushState(null, "", "?" + query()); } else { history.replaceState(null, "", "?" + query()); }
+    narrowed();
     ask.disabled = true; cancel.disabled = false; wrong.hidden = true; told.textContent = "asking …";
     fetch(form.dataset.rows + "?" + query(), { credentials: "same-origin", signal: going.signal })
       .then(function (response) {
         return response.ok ? response.json().then(show) : response.text().then(function (text) { throw new Error(text); });
       })
-      .then(function () { told.textContent = found.rows.length.toLocaleString("en") + (found.more ? " rows shown of more" : " rows") + " in " + Math.round(performance.now() - begun) + " ms"; })
-      .catch(function (error) { answer.hidden = true; wrong.textContent = why(error); wrong.hidden = false; told.textContent = ""; })
+      .then(function () { told.textContent = found.rows.length.toLocaleString("en") + (found.more ? " rows shown of more" : found.rows.length === 1 ? " row" : " rows") + " in " + Math.round(performance.now() - begun) + " ms"; })
+      .catch(function (error) { answer.hidden = true; facets.replaceChildren(); wrong.textContent = why(error); wrong.hidden = false; told.textContent = ""; })
       .then(function () { going = null; ask.disabled = false; cancel.disabled = true; });
   }
   function show(result) {
     found = result;
     var numeric = result.columns.map(function (_, at) { return result.rows.some(function (row) { return typeof row[at] === "number"; }); });
     var head = element("tr"), body = element("tbody");
-    result.columns.forEach(function (name, at) { var cell = element("th", { scope: "col", title: result.types[at] }, name); if (numeric[at]) { cell.className = "right"; } head.append(cell); });
-    result.rows.forEach(function (row) {
+    result.columns.forEach(function (name, at) { head.append(column(name, result.types[at], numeric[at])); });
+    result.rows.forEach(function (row, number) {
       var line = element("tr");
       row.forEach(function (value, at) {
         var cell = element("td", numeric[at] ? { "class": "right" } : {});
         if (value === null) { cell.append(element("span", { "class": "quiet" }, "NULL")); }
         else if (typeof value === "number" && !Number.isInteger(value)) { cell.textContent = String(Number(value.toPrecision(6))); cell.title = value; }
-        else { cell.textContent = String(value).replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, "\ufffd"); }
+        else { cell.textContent = plain(value); }
+        if (result.links[at] && result.links[at][number]) { cell.replaceChildren(element("a", { href: result.links[at][number] }, cell.textContent)); }
         line.append(cell);
       });
       body.append(line);
     });
     var top = element("thead"); top.append(head);
     rows.replaceChildren(top, body);
-    ["csv", "parquet"].forEach(function (name) { var link = document.getElementById(name); link.href = link.dataset.to + "?" + query(); link.hidden = false; });
+    ["csv", "parquet"].forEach(function (name) { var link = document.getElementById(name); link.href = link.dataset.to + "?" + query(); });
+    document.getElementById("share").href = "?" + query();
     answer.hidden = false;
     offer(numeric);
+    list();
   }
+
+  // -- sorting, filters, values --------------------------------------------------------------------------
+
+  function column(name, type, numeric) {
+    var cell = element("th", { scope: "col", title: type }), sorted = state.get("sort") === name, down = sorted && state.has("desc");
+    if (numeric) { cell.className = "right"; }
+    if (sorted) { cell.setAttribute("aria-sort", down ? "descending" : "ascending"); }
+    var sort = element("a", { href: changed(function (to) {
+      to.delete("sort"); to.delete("desc"); // up, down, as asked
+      if (!down) { to.set("sort", name); }
+      if (sorted && !down) { to.set("desc", "1"); }
+    }) }, plain(name) + (down ? " ↓" : sorted ? " ↑" : ""));
+    var values = element("a", { "class": "values", href: changed(function (to) { if (to.getAll("facet").indexOf(name) < 0) { to.append("facet", name); } }), "aria-label": "Values of " + plain(name), title: "Values" }, "≡");
+    cell.append(sort, " ", values);
+    return cell;
+  }
+  function narrowed() {
+    var words = { is: " = ", "null": " is NULL", from: " ≥ ", below: " < " }, made = [];
+    state.forEach(function (value, key) {
+      var parts = filter.exec(key);
+      if (!parts) { return; }
+      var link = element("a", { "class": "tag", href: changed(function (to) { to.delete(key); }) }, plain(parts[2] + words[parts[1]] + value).slice(0, 80) + " ✕");
+      link.setAttribute("aria-label", "Without the filter " + plain(parts[2] + words[parts[1]] + value));
+      made.push(link, " ");
+    });
+    chips.replaceChildren.apply(chips, made.length ? ["Only rows with ", ...made] : []);
+  }
+  function list() {
+    if (asking) { asking.abort(); }
+    asking = new AbortController();
+    var now = asking, wanted = state.getAll("facet").filter(function (name) { return found.columns.indexOf(name) >= 0; });
+    Promise.all(wanted.map(function (name) {
+      return fetch(form.dataset.values + "?" + query() + "&" + new URLSearchParams({ of: name }), { credentials: "same-origin", signal: now.signal })
+        .then(function (response) { return response.text().then(function (text) {
+          return response.ok ? new DOMParser().parseFromString(text, "text/html").body.firstElementChild : element("p", { "class": "trouble" }, text);
+        }); });
+    })).then(function (parts) { if (now === asking) { facets.replaceChildren.apply(facets, parts); } })
+      .catch(function (error) { if (now === asking && error.name !== "AbortError") { wrong.textContent = error.message; wrong.hidden = false; } });
+  }
+  document.addEventListener("click", function (event) {
+    var link = event.target.closest && event.target.closest("#answer a[href^='?'], #narrowed a");
+    if (!link || link.id === "share" || event.ctrlKey || event.metaKey || event.shiftKey || event.button) { return; }
+    event.preventDefault();
+    if (going) { return; }
+    var to = new URLSearchParams(link.getAttribute("href").slice(1));
+    editor.value = to.get("q") || "";
+    run(to);
+  });
+  window.addEventListener("popstate", function () { location.reload(); });
+
+  // -- saved queries and links ----------------------------------------------------------------------------
+
+  var saved = document.getElementById("saved"), name = document.getElementById("name");
+  function kept() { try { return JSON.parse(localStorage.queries || "{}"); } catch (e) { return {}; } }
+  function keep(all) {
+    try { localStorage.queries = JSON.stringify(all); } catch (e) { told.textContent = "this browser keeps nothing: use the link"; return; }
+    offered();
+  }
+  function offered() {
+    var all = kept();
+    saved.replaceChildren.apply(saved, Object.keys(all).sort().map(function (each) {
+      var line = element("li"), drop = element("button", { type: "button", "class": "plain", "aria-label": "Forget " + plain(each) }, "✕");
+      drop.addEventListener("click", function () { var rest = kept(); delete rest[each]; keep(rest); });
+      line.append(element("a", { href: "?" + new URLSearchParams(String(all[each])) }, plain(each)), " ", drop);
+      return line;
+    }));
+    saved.parentElement.hidden = !saved.children.length;
+  }
+  document.getElementById("save").addEventListener("submit", function (event) {
+    event.preventDefault();
+    if (!name.value.trim() || !editor.value.trim()) { return; }
+    if (editor.value.trim() !== (state.get("q") || "").trim()) { state = new URLSearchParams({ q: editor.value.trim() }); }
+    state.set("name", name.value.trim());
+    history.replaceState(null, "", "?" + query());
+    document.getElementById("share").href = "?" + query();
+    var all = kept();
+    all[name.value.trim()] = query();
+    keep(all);
+    told.textContent = "saved in this browser";
+  });
+  document.getElementById("share").addEventListener("click", function (event) {
+    if (!navigator.clipboard) { return; } // then it is a link like others
+    event.preventDefault();
+    navigator.clipboard.writeText(new URL(event.target.href).href).then(function () { told.textContent = "the link is copied"; }, function () { location.assign(event.target.href); });
+  });
+  name.value = state.get("name") || "";
+  offered();
 
   // -- the chart ---------------------------------------------------------------------------------------
 
@@ -136,5 +235,6 @@
         .then(function () { going = null; ask.disabled = false; cancel.disabled = true; });
     });
   });
+  narrowed();
   if (form.dataset.own !== undefined) { run(); } // what another site wrote is asked by hand
 })();

@@ -13,9 +13,6 @@
   });
   dark.addEventListener("change", function () { document.dispatchEvent(new Event("restyled")); });
 
-  // A graph that scrolls begins with what was asked for, not with its farthest cause.
-  document.querySelectorAll(".graph .root").forEach(function (box) { box.scrollIntoView({ block: "nearest", inline: "center" }); });
-
   // Parts that take long to find, or that the archive does not know of, are asked for by themselves, now and then.
   document.querySelectorAll("[data-fetch]").forEach(function (part) {
     function ask() {
@@ -48,11 +45,11 @@
         document.querySelectorAll("[data-live]").forEach(function (region) {
           var other = fresh.getElementById(region.id);
           if (!other || region.innerHTML === other.innerHTML) { return; }
-          var chosen = choices(region).filter(function (box) { return box.checked; }).map(function (box) { return box.value; });
+          var chosen = new Map(choices(region).map(function (box) { return [box.value, box.checked]; }));
           var at = region.contains(document.activeElement) ? document.activeElement : null, again = at && (at.value || at.href);
           region.innerHTML = other.innerHTML;
           // What a person has chosen, and where the keyboard is, stay.
-          choices(region).forEach(function (box) { box.checked = chosen.indexOf(box.value) >= 0; });
+          choices(region).forEach(function (box) { if (chosen.has(box.value)) { box.checked = chosen.get(box.value); } });
           if (again) {
             var same = Array.from(region.querySelectorAll(at.tagName)).find(function (one) { return (one.value || one.href) === again; });
             if (same) { same.focus({ preventScroll: true }); }

@@ -7,7 +7,9 @@
   var palette = ["#1b7fc4", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7f7f7f", "#8c564b"];
   var dashes = [[], [8, 5], [2, 4], [8, 4, 2, 4], [14, 6]];
   var svgNS = "http://www.w3.org/2000/svg";
-  var drawn = {}; // key to {figure, chart, plot, hidden: names of lines}
+  var drawn = Object.create(null); // key to {figure, chart, plot, hidden: names of lines}
+  var zooms = Object.create(null); // horizontal axis to the part of it that a person has chosen, {min, max}
+  var parts = [1, 2, 3, 4]; // of a line: itself, the ends of its band, and what it is the smoothed line of
   var seen = new IntersectionObserver(function (entries) {
     entries.forEach(function (entry) { if (entry.isIntersecting) { draw(entry.target.dataset.key); } });
   }, { rootMargin: "300px" });
@@ -48,7 +50,7 @@
       while (numbers.children.length > 1) { numbers.lastChild.remove(); }
       if (numbers.open) { numbers.append(table(drawn[chart.key].chart)); }
     });
-    if (chart.kind === "line") { made.append(element("div", { "class": "legend" }), numbers); }
+    if (chart.kind === "line") { made.append(element("div", { "class": "legend" }), numbers); } else { body.tabIndex = 0; body.before(element("ul", { "class": "told" })); }
     return made;
   }
 
@@ -72,9 +74,10 @@
   var wholeSteps = [];
   for (var ten = 1; ten < 1e12; ten *= 10) { wholeSteps.push(ten, 2 * ten, 5 * ten); }
   function counted(chart) { return chart.series.every(function (one) { return one.x.every(Number.isInteger); }); }
+  function smoothing() { var chosen = document.querySelector("[data-smoothing]"); return chosen ? Number(chosen.value) : 0; }
   // The mean of a point and those before it, whose weights fall by this factor from each to the one before.
   function smooth(values) {
-    var chosen = document.querySelector("[data-smoothing]"), factor = chosen ? Number(chosen.value) : 0, sum = 0, weight = 0;
+    var factor = smoothing(), sum = 0, weight = 0;
     return values.map(function (value) {
       if (value === null) { return null; }
       sum = factor * sum + value;
@@ -82,27 +85,43 @@
       return sum / weight;
     });
   }
+  // The least number that a logarithmic axis can show, if that is asked for and there is one; else 0.
+  function floorOf(chart) {
+    if (!document.querySelector("[data-log]:checked")) { return 0; }
+    var least = Infinity;
+    chart.series.forEach(function (one) { [one.y, one.low, one.high].forEach(function (values) { (values || []).forEach(function (value) { if (value > 0 && value < least) { least = value; } }); }); });
+    return least === Infinity ? 0 : least;
+  }
   function joined(chart) {
+    var floor = floorOf(chart), raw = smoothing() > 0;
+    function placed(values, instead) { return floor ? values.map(function (value) { return value === null || value > 0 ? value : instead; }) : values; }
     return uPlot.join(chart.series.map(function (one) {
       var none = one.x.map(function () { return null; });
-      return [one.x, smooth(one.y), one.low || none, one.high || none];
+      return [one.x, placed(smooth(one.y), null), one.low ? placed(one.low, floor) : none, one.high ? placed(one.high, null) : none, raw ? placed(one.y, null) : none];
     }));
   }
+  // Updates are drawn along one axis, whether the learner reports or a checkpoint plays.
+  function axisOf(chart) { return chart.x_title === "policy version (learner updates so far)" ? "learner update" : chart.x_title; }
   function options(chart, width, legend) {
     var ink = style("--quiet"), grid = style("--grid");
     var axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 }, font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif" };
-    var series = [{}], bands = [];
+    var series = [{}], bands = [], floor = floorOf(chart), edge = { stroke: "transparent", width: 0, points: { show: false }, spanGaps: true };
     chart.series.forEach(function (one, place) {
       var colour = palette[one.colour % palette.length];
       var few = one.x.length < 60;
       series.push({ label: one.name, stroke: colour, width: 1.8, dash: dashes[one.dash % dashes.length], spanGaps: true, points: { show: few, size: 5 } });
-      series.push({ stroke: "transparent", width: 0, points: { show: false }, spanGaps: true }, { stroke: "transparent", width: 0, points: { show: false }, spanGaps: true });
-      bands.push({ series: [3 * place + 3, 3 * place + 2], fill: rgba(colour, 0.16) });
+      series.push(Object.assign({}, edge), Object.assign({}, edge), { stroke: rgba(colour, 0.35), width: 1.2, points: { show: false }, spanGaps: true });
+      bands.push({ series: [4 * place + 3, 4 * place + 2], fill: rgba(colour, 0.16) });
     });
     return {
       width: width, height: heightOf(chart), series: series, bands: bands, legend: { show: false },
-      cursor: { sync: { key: chart.x_title }, drag: { x: true, y: false }, points: { size: 7 } },
-      scales: { x: { time: false, range: function (plot, low, high) { return low === high ? [low - 1, high + 1] : [low, high]; } }, y: { range: function (plot, low, high) {
+      cursor: { sync: { key: axisOf(chart) }, drag: { x: true, y: false }, points: { size: 7 } },
+      scales: { x: { time: false, range: function (plot, low, high) { return low === high ? [low - 1, high + 1] : [low, high]; } }, y: { distr: floor ? 3 : 1, range: function (plot, low, high) {
+        if (floor) { // so wide that two numbers stand at the axis
+          low = low > 0 ? low : floor; high = Math.max(high || 0, 2.5 * low);
+          var more = Math.pow(high / low, 0.06);
+          return [low / more, chart.percent ? Math.min(1.1, high * more) : high * more];
+        }
         if (low === null || low === undefined) { return [0, 1]; }
         if (chart.percent || chart.from_zero) { low = Math.min(0, low); }
         if (chart.percent) { high = Math.max(high, 0.1); }
@@ -111,7 +130,7 @@
       } } },
       axes: [
         Object.assign({ label: chart.x_title, labelSize: 20, size: 34 }, counted(chart) ? { incrs: wholeSteps } : {}, axis),
-        Object.assign({ label: chart.y_title || undefined, labelSize: 20, size: 58, values: function (plot, ticks) { return ticks.map(function (tick) { return chart.percent ? Math.round(100 * tick) + " %" : written(tick); }); } }, axis)
+        Object.assign({ label: chart.y_title || undefined, labelSize: 20, size: 58, values: function (plot, ticks) { return ticks.map(function (tick) { return tick === null ? "" : chart.percent ? Number((100 * tick).toPrecision(3)) + " %" : written(tick); }); } }, axis)
       ],
       hooks: { setScale: [function (plot, name) {
         if (name !== "x") { return; } // the figure tells what part of how much it shows
@@ -120,7 +139,7 @@
       }], setData: [function (plot) { legend.closest("figure").dataset.last = plot.data[0][plot.data[0].length - 1]; }], setCursor: [function (plot) {
         chart.series.forEach(function (one, place) {
           var shown = legend.children[place].querySelector("b");
-          var at = plot.cursor.idx, values = plot.data[3 * place + 1];
+          var at = plot.cursor.idx, values = plot.data[4 * place + 1];
           while (at !== null && at !== undefined && at > 0 && (values[at] === undefined || values[at] === null)) { at -= 1; }
           shown.textContent = at === null || at === undefined ? written(one.y[one.y.length - 1], chart.percent) : written(values[at], chart.percent);
         });
@@ -133,7 +152,7 @@
     var plot = one.plot, by = { "learner update": "update", "policy version (learner updates so far)": "model" }[one.chart.x_title];
     if (!by || at === null || at === undefined || !Number.isInteger(plot.data[0][at])) { return; }
     var apart = one.chart.series.map(function (series, number) {
-      var y = plot.data[3 * number + 1][at];
+      var y = plot.data[4 * number + 1][at];
       return y === null || y === undefined || one.hidden[series.name] ? Infinity : Math.abs(plot.valToPos(y, "y") - top);
     });
     var least = Math.min.apply(null, apart);
@@ -157,7 +176,8 @@
         var on = button.getAttribute("aria-pressed") !== "true";
         button.setAttribute("aria-pressed", String(on));
         one.hidden[series.name] = !on;
-        [1, 2, 3].forEach(function (part) { one.plot.setSeries(3 * place + part, { show: on }); });
+        document.dispatchEvent(new Event("viewed"));
+        parts.forEach(function (part) { one.plot.setSeries(4 * place + part, { show: on }); });
       });
       return button;
     }));
@@ -170,7 +190,7 @@
     if (!body.clientWidth) { return; }
     one.plot = new uPlot(options(one.chart, body.clientWidth, legend(one)), joined(one.chart), body);
     one.chart.series.forEach(function (series, place) {
-      if (one.hidden[series.name]) { [1, 2, 3].forEach(function (part) { one.plot.setSeries(3 * place + part, { show: false }); }); }
+      if (one.hidden[series.name]) { parts.forEach(function (part) { one.plot.setSeries(4 * place + part, { show: false }); }); }
     });
     // A click, and neither the end of a zoom nor the first half of a double click.
     var pressedAt = null, soon = null;
@@ -178,14 +198,46 @@
     one.plot.over.addEventListener("click", function (event) { if (pressedAt === event.clientX && event.detail < 2) { soon = setTimeout(openGames, 300, one, one.plot.cursor.idx, one.plot.cursor.top); } });
     one.plot.root.setAttribute("role", "img");
     one.plot.root.setAttribute("aria-label", one.chart.title + ". " + one.chart.says + " The numbers are in the table below.");
+    one.plot.over.addEventListener("mousedown", function () { held = one; });
+    one.plot.over.addEventListener("dblclick", function () { zoomTo(axisOf(one.chart), null); });
+    if (zooms[axisOf(one.chart)]) { one.plot.setScale("x", zooms[axisOf(one.chart)]); }
+    tellOfNone(one);
     one.figure.dataset.drawn = "";
     resized.observe(body);
   }
 
+  function tellOfNone(one) {
+    var told = one.figure.querySelector(".none"), logarithmic = document.querySelector("[data-log]:checked");
+    var none = logarithmic ? one.chart.series.reduce(function (sum, series) { return sum + series.y.filter(function (y) { return y !== null && y <= 0; }).length; }, 0) : 0;
+    if (told) { told.remove(); }
+    if (none) { one.figure.querySelector(".legend").after(element("p", { "class": "none" }, [floorOf(one.chart) ? none + (none === 1 ? " point" : " points") + " at zero or below: a logarithmic axis has no place for them." : "No number above zero: the axis is not logarithmic."])); }
+  }
+  // The part that a person drags over is shown by all plots along this axis, also by those that are not drawn yet.
+  var held = null;
+  document.addEventListener("mouseup", function () {
+    var one = held, plot = one && one.plot;
+    held = null;
+    if (!plot || !plot.select.width) { return; }
+    var ends = [plot.select.left, plot.select.left + plot.select.width].map(function (left) { return Number(plot.posToVal(left, "x").toPrecision(6)); }); // as short as an address has it
+    if (ends[0] < ends[1]) { setTimeout(zoomTo, 0, axisOf(one.chart), { min: ends[0], max: ends[1] }); } // after the plot's own
+  }, true);
+  function zoomTo(axis, part) {
+    if (part) { zooms[axis] = part; } else { delete zooms[axis]; }
+    Object.values(drawn).forEach(function (one) { if (one.plot && axisOf(one.chart) === axis) { refill(one); } });
+    document.dispatchEvent(new Event("viewed"));
+  }
+  function refill(one) {
+    var part = zooms[axisOf(one.chart)];
+    one.plot.setData(joined(one.chart), !part);
+    if (part) { one.plot.setScale("x", part); }
+  }
+
   // -- ladders and matrices -----------------------------------------------------------------------------
 
+  // A player, marked if it is no checkpoint.
+  function player(name, kind) { return kind ? [name, " ", element("span", { "class": "tag" }, [kind])] : [name]; }
   function ladder(chart) {
-    var one = chart.series[0];
+    var one = chart.series[0], more = Object.keys(chart.more);
     var low = Math.min.apply(null, one.low), high = Math.max.apply(null, one.high), width = high - low || 1;
     var body = element("tbody");
     for (var at = one.x.length - 1; at >= 0; at -= 1) {
@@ -194,21 +246,22 @@
       Object.entries({ x1: 100 * (one.low[at] - low) / width, x2: 100 * (one.high[at] - low) / width, y1: 7, y2: 7 }).forEach(function (pair) { line.setAttribute(pair[0], pair[1]); });
       Object.entries({ x: 100 * (one.y[at] - low) / width - 0.3, y: 2, width: 0.6, height: 10 }).forEach(function (pair) { dot.setAttribute(pair[0], pair[1]); });
       bar.append(line, dot);
-      body.append(element("tr", {}, [
-        element("th", { scope: "row" }, [one.x[at]]), element("td", {}, [written(one.y[at])]),
-        element("td", {}, [written(one.low[at]) + " to " + written(one.high[at])]), element("td", {}, [one.counts ? written(one.counts[at]) : ""]), element("td", {}, [bar])
-      ]));
+      var cells = [element("th", { scope: "row" }, player(one.x[at], chart.kinds[one.x[at]])), element("td", {}, [bar])];
+      [written(one.y[at]), written(one.low[at]) + " to " + written(one.high[at])].concat(more.map(function (title) { return chart.more[title][at]; }), [one.counts ? written(one.counts[at]) : ""]).forEach(function (text) { cells.push(element("td", {}, [text])); });
+      body.append(element("tr", {}, cells));
     }
-    var head = element("thead", {}, [element("tr", {}, ["player", "rating", "three standard deviations", "games", ""].map(function (name) { return element("th", { scope: "col" }, [name]); }))]);
+    var head = element("thead", {}, [element("tr", {}, ["player", "", chart.x_title, chart.y_title].concat(more, ["games"]).map(function (name) { return element("th", { scope: "col" }, [name]); }))]);
     return element("table", { "class": "ladder" }, [head, body]);
   }
   function matrix(chart) {
-    var names = chart.matrix.names;
+    var of = chart.matrix, names = of.names;
     var head = element("tr", {}, [element("th", {}, ["player \\ against"])].concat(names.map(function (name) { return element("th", { scope: "col" }, [name]); })));
     var body = element("tbody", {}, names.map(function (name, row) {
-      return element("tr", {}, [element("th", { scope: "row" }, [name])].concat(chart.matrix.values[row].map(function (value, column) {
+      return element("tr", {}, [element("th", { scope: "row" }, player(name, chart.kinds[name]))].concat(of.values[row].map(function (value, column) {
         if (value === null) { return element("td", {}, [""]); }
-        return element("td", { "class": "m" + Math.round(10 * value), title: name + " against " + names[column] + ": " + written(value, true) + " of " + chart.matrix.games[row][column] + " games" }, [Math.round(100 * value) + ""]);
+        var bounds = of.bounds[row][column], text = Math.round(100 * value) + "", sure = bounds[0] > 0.5 || bounds[1] < 0.5;
+        var title = name + " against " + names[column] + ": " + written(value, true) + " of " + of.games[row][column] + " games, 95 % interval " + written(bounds[0], true) + " to " + written(bounds[1], true);
+        return element("td", { "class": "m" + Math.round(10 * value), title: title }, [sure ? element("b", {}, [text]) : text]);
       })));
     }));
     return element("table", { "class": "matrix" }, [element("thead", {}, [head]), body]);
@@ -221,21 +274,17 @@
     one.chart = chart;
     if (chart.kind === "line") {
       if (!one.plot) { return; }
-      var part = before.x_title === chart.x_title ? zoomed(one.plot) : null;
-      var same = JSON.stringify(before.series.map(looks)) === JSON.stringify(chart.series.map(looks));
-      if (same) { one.plot.setData(joined(chart), !part); legend(one); }
+      var same = before.x_title === chart.x_title && floorOf(before) > 0 === floorOf(chart) > 0 && JSON.stringify(before.series.map(looks)) === JSON.stringify(chart.series.map(looks));
+      if (same) { refill(one); legend(one); tellOfNone(one); }
       else { one.plot.destroy(); one.plot = null; draw(chart.key); }
-      if (part && one.plot) { one.plot.setScale("x", part); }
     } else {
       one.figure.querySelector(".scroll").replaceChildren(chart.kind === "matrix" ? matrix(chart) : ladder(chart));
+      var told = one.figure.querySelector(".told");
+      told.hidden = !chart.told.length;
+      told.replaceChildren.apply(told, chart.told.map(function (line) { return element("li", {}, [line]); }));
     }
   }
   function looks(series) { return [series.name, series.colour, series.dash]; }
-  // The part that a person has zoomed to, if any: it stays when there is more to draw.
-  function zoomed(plot) {
-    var xs = plot.data[0], scale = plot.scales.x;
-    return xs.length > 1 && (scale.min > xs[0] || scale.max < xs[xs.length - 1]) ? { min: scale.min, max: scale.max } : null;
-  }
   function lay(found) {
     var keys = [];
     function section(one, open, number) {
@@ -244,7 +293,7 @@
         keys.push(chart.key);
         var known = drawn[chart.key];
         if (!known) {
-          known = drawn[chart.key] = { figure: figure(chart), chart: chart, plot: null, hidden: {} };
+          known = drawn[chart.key] = { figure: figure(chart), chart: chart, plot: null, hidden: Object.create(null) };
           seen.observe(known.figure);
         }
         charts.append(known.figure);
@@ -261,11 +310,13 @@
     place.replaceChildren.apply(place, sections.length ? sections : [element("p", { "class": "quiet" }, ["There is nothing to draw yet."])]);
     Object.keys(drawn).forEach(function (key) { if (keys.indexOf(key) < 0) { if (drawn[key].plot) { drawn[key].plot.destroy(); } delete drawn[key]; } });
     layout = names(found);
+    latest = found;
+    document.dispatchEvent(new Event("laid"));
   }
   function names(found) { return JSON.stringify([found.sections, found.metrics].map(function (part) { return part.map(function (one) { return [one.title, one.charts.map(function (chart) { return chart.key; })]; }); })); }
-  var layout = "";
+  var layout = "", latest = null;
 
-  function axis() { var chosen = document.querySelector("[data-axis]:checked"); return chosen ? chosen.value : "update"; }
+  function axis() { var chosen = document.querySelector("[data-axis]:checked"); return chosen ? chosen.value : "updates"; }
   function load() {
     var held = document.getElementById("numbers");
     if (held) { return Promise.resolve(lay(JSON.parse(held.textContent))); }
@@ -280,26 +331,27 @@
   function redraw() {
     Object.keys(drawn).forEach(function (key) {
       var one = drawn[key];
-      if (!one.plot) { return; }
-      var part = zoomed(one.plot);
-      one.plot.destroy(); one.plot = null; draw(key);
-      if (part && one.plot) { one.plot.setScale("x", part); }
+      if (one.plot) { one.plot.destroy(); one.plot = null; draw(key); }
     });
   }
   document.addEventListener("refreshed", load);
   document.addEventListener("restyled", redraw);
   addEventListener("beforeprint", function () { Object.keys(drawn).forEach(draw); });
-  document.querySelectorAll("[data-smoothing]").forEach(function (slider) { slider.addEventListener("input", redraw); });
+  document.querySelectorAll("[data-smoothing]").forEach(function (slider) { slider.addEventListener("input", function () { Object.values(drawn).forEach(function (one) { if (one.plot) { refill(one); } }); }); });
+  document.querySelectorAll("[data-log]").forEach(function (box) { box.addEventListener("change", redraw); });
   document.querySelectorAll("[data-axis]").forEach(function (radio) {
     radio.addEventListener("change", function () {
       var address = new URL(location.href);
       address.searchParams.set("by", axis());
       history.replaceState(null, "", address);
+      Object.keys(zooms).forEach(function (one) { zoomTo(one, null); }); // they are of the other axis
       load().then(redraw);
     });
   });
   place.addEventListener("toggle", function (event) {
     if (event.target.open) { event.target.querySelectorAll("figure").forEach(function (one) { draw(one.dataset.key); }); }
   }, true);
+  // What more a page offers is in scripts of its own.
+  window.plots = { drawn: drawn, zooms: zooms, zoomTo: zoomTo, axis: axis, element: element, palette: palette, dashes: dashes, style: style, again: function () { if (latest) { lay(latest); } } };
   load();
 })();

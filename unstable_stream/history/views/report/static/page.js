@@ -9,4 +9,20 @@
     restyled();
   });
   dark.addEventListener("change", restyled);
+  // On paper everything but tables of numbers and prompts is open, and light; before the charts draw themselves, hence in the capturing phase.
+  var closed = null, theme;
+  addEventListener("beforeprint", function () {
+    if (closed) { return; }
+    theme = root.dataset.theme;
+    closed = Array.from(document.querySelectorAll("details:not([open], .numbers, .labelled details)"));
+    closed.forEach(function (one) { one.open = true; });
+    root.dataset.theme = "light";
+    restyled();
+  }, true);
+  addEventListener("afterprint", function () {
+    (closed || []).forEach(function (one) { one.open = false; });
+    closed = null;
+    if (theme) { root.dataset.theme = theme; } else { delete root.dataset.theme; }
+    restyled();
+  });
 })();
