@@ -52,7 +52,10 @@ def test_a_game_is_recorded_rated_and_archived(place: Place) -> None:
     assert query(place.archive, asked, [game.run_id]).rows == [(RUN, "completed")]
     # The run it was forked from did not notice.
     assert query(place.archive, "FROM game_outcomes WHERE run_id = $1", [RUN]).rows == []
-    assert us.open_run(game.run_id, place.root).audit().ok
+    recorded = us.open_run(game.run_id, place.root)
+    assert recorded.audit().ok
+    # The move that was forgiven is forgiven when the game is made again.
+    assert recorded.verify().ok
 
 
 def test_a_person_may_give_up(place: Place) -> None:

@@ -50,7 +50,7 @@ def branch(
     place = Place.at(options.get("data"), options.get("log"))
     played = load_transcript(place.archive, game.id if isinstance(game, Game) else game)
     recorded = open_run(played.run_id, **place.named).config
-    position = _position(place, played, recorded, turn, then)
+    position, _ = position_again(place, played, recorded, turn, then)
     if len(seats) != len(played.seats):
         raise ConfigError(
             f"game {played.game_id} has {len(played.seats)} seats, and {len(seats)} players are named: name "
@@ -98,10 +98,20 @@ def branch_values(run: Run) -> list[SeatValue]:
     return list(found[0].values)
 
 
-def _position(
-    place: Place, played: Transcript, config: RunConfig, turn: int, then: Sequence[str]
-) -> dict[str, Any]:
-    """Make the position again and compare what was seen."""
+def position_again(
+    place: Place, played: Transcript, config: RunConfig, turn: int, then: Sequence[str] = ()
+) -> tuple[dict[str, Any], list[str]]:
+    """Make a position again and compare what was seen; return it, and what was seen at each turn.
+
+    Args:
+        place: where the game is.
+        played: the game.
+        config: of its run.
+        turn: the number of moves before the position.
+        then: as for :func:`branch`.
+
+    Raises what :func:`branch` does.
+    """
     from unstable_stream.games.environments import Environment  # loads the games
 
     if played.split == "imported":
@@ -121,11 +131,14 @@ def _position(
     environment = Environment(played.env_id, invalid_moves_allowed=allowed, label=where)
     environment.reset(len(played.seats), seed)
     actions: list[tuple[int, str]] = []
+    texts: list[str] = []
     for action in [*(move.action for move in played.moves[:turn]), *then, None]:
         if environment.done or len(actions) == config.collector.max_turns:
-            raise ConfigError(f"{where} is over after {', '.join(then)}: nothing is left to play")
+            last = ", ".join(then) or f"{len(actions)} moves"
+            raise ConfigError(f"{where} is over after {last}: nothing is left to play")
         observed = environment.observe()
         text = observed.text
+        texts.append(text)
         if seen.get(len(actions), text) != text:
             raise RunError(
                 f"{where} cannot be made again: the environment does not follow its seed, or has changed. "
@@ -134,4 +147,4 @@ def _position(
         if action is not None:
             environment.step(action)
             actions.append((observed.seat, action))
-    return {"game_id": played.game_id, "turn": turn, "seed": seed, "actions": actions}
+    return {"game_id": played.game_id, "turn": turn, "seed": seed, "actions": actions}, texts

@@ -5,18 +5,21 @@ number, ``-1`` for the newest checkpoint, ``-2`` for the one before, or ``best``
 share of its evaluation games, the newer of equals.
 """
 
+import asyncio
 import re
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from unstable_stream.api.place import Place
-from unstable_stream.api.shorthand import TINY_PLAYER
+from unstable_stream.api.shorthand import TINY_PLAYER, template_for
 from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.events import Checkpoint
+from unstable_stream.extensions import confined
 from unstable_stream.log.stores.checkpoint_files import opened_checkpoint
-from unstable_stream.runs.base_model import ModelIdentity
+from unstable_stream.runs.base_model import ModelIdentity, base_model_path
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.fork import Fork, find_fork
 from unstable_stream.runs.history import find_run
@@ -199,3 +202,42 @@ def load_policy(
     from unstable_stream.inference.transformers.engine import TransformersEngine
 
     return LoadedPolicy(TransformersEngine(path, dtype="float32", max_loras=1), tokenizer, adapter)
+
+
+LOADING: Final = ("libraries", "the base model's files", "the weights")
+"""The parts that :func:`policy_at_work` loads, in this order."""
+
+
+@asynccontextmanager
+async def policy_at_work(
+    place: Place, fork: Fork, config: RunConfig, told: Callable[[int], None]
+) -> AsyncIterator[LoadedPolicy]:
+    """Load the last checkpoint of a fork as :func:`load_policy`, and close it; code of others is confined.
+
+    Args:
+        place: where the run is.
+        fork: the checkpoint.
+        config: of its run.
+        told: called with the number of parts of :data:`LOADING` that are loaded.
+    """
+    await asyncio.to_thread(import_module, "unstable_stream.inference.transformers.engine")
+    told(1)
+    allowed = place.allowed_code(fork.parent_run_id, [], config, config)
+    with confined(allowed), ExitStack() as opened:
+        path = await asyncio.to_thread(base_model_path, config)
+        told(2)
+        words = config.chat_template_kwargs
+        loaded = await asyncio.to_thread(
+            load_policy, path, fork.checkpoints[-1], opened, chat_template_kwargs=words
+        )
+        told(3)
+        try:
+            yield loaded
+        finally:
+            await loaded.engine.close()
+
+
+def template_in(recorded: RunConfig, env_id: str) -> str:
+    """Return the template of a run in an environment, or the one that suits its model there."""
+    its = {each.env_id: each.template for each in (*recorded.evaluated_envs, *recorded.train_envs)}
+    return its.get(env_id) or template_for(recorded.model, env_id)

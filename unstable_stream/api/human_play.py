@@ -9,18 +9,17 @@ import asyncio
 import secrets
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from unstable_stream.api.checkpoints import find_policy, load_policy
+from unstable_stream.api import checkpoints
+from unstable_stream.api.checkpoints import find_policy, policy_at_work, template_in
 from unstable_stream.api.evaluation import alone
 from unstable_stream.api.launching import end_with_program, has_ended
 from unstable_stream.api.loops import stopped
 from unstable_stream.api.place import Place
 from unstable_stream.api.settings import make_config
-from unstable_stream.api.shorthand import template_for
 from unstable_stream.console import get_logger
 from unstable_stream.errors import ConfigError, UnstableStreamError
 from unstable_stream.events import (
@@ -33,11 +32,9 @@ from unstable_stream.events import (
     now_ms,
     storable_text,
 )
-from unstable_stream.extensions import confined
 from unstable_stream.history.views.transcript import SeatLine, Transcript, TranscriptMove
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.records import record_from_event
-from unstable_stream.runs.base_model import base_model_path
 from unstable_stream.runs.config import RunConfig
 from unstable_stream.runs.fork import Fork, check_fork
 from unstable_stream.runs.recording import derived_name, finish_run, new_run_id, start_run
@@ -51,8 +48,10 @@ State: TypeAlias = Literal["loading", "yours", "theirs", "storing", "over", "fai
 
 HUMAN: Final = "human"
 """The split of these games, the kind of a person's seat, and the person's usual name."""
-LOADING: Final = ("libraries", "the base model's files", "the weights", "the record of the game")
+LOADING: Final = (*checkpoints.LOADING, "the record of the game")
 """The parts that are loaded, or written, before the game begins, in this order."""
+_FORGIVEN: Final = 1
+"""Invalid moves in a row that cost nothing; recorded, so that the game can be made again."""
 _LONGEST_MOVE: Final = 4000
 _PATIENCE_S: Final = 1800.0
 _log = get_logger(__name__)
@@ -114,7 +113,8 @@ class HumanGame:
         self._place = place
         fork, recorded = found
         named = derived_name("play", f"{fork.parent_run_id}-{fork.update}")
-        config = make_config({**alone(recorded), "name": named, "learner.iterations": fork.update}, recorded)
+        changed = {"learner.iterations": fork.update, "collector.invalid_moves_allowed": _FORGIVEN}
+        config = make_config({**alone(recorded), "name": named, **changed}, recorded)
         check_fork(fork, recorded, config, to_train=False)
         envs = {each.env_id: each for each in (*recorded.evaluated_envs, *recorded.train_envs)}
         self.env_id = env or next((each for each, one in envs.items() if one.num_players == 2), "")
@@ -122,15 +122,15 @@ class HumanGame:
             raise ConfigError(f"{self.env_id or policy}: expected an environment for two players")
         if seat not in (0, 1):
             raise ConfigError(f"seat {seat}: expected 0 or 1")
-        known = envs.get(self.env_id)
-        template = (known and known.template) or template_for(recorded.model, self.env_id)
-        self._terms = _Terms(fork, config, template, patience_s)
+        self._terms = _Terms(fork, config, template_in(recorded, self.env_id), patience_s)
         self.run_id = new_run_id(config.name)
         self.game_id = game_id(self.run_id, HUMAN, 0)
         self.seat = seat
         self.name = storable_text(name).strip()[:60] or HUMAN
         if "ckpt-" in self.name:
             raise ConfigError(f"name={self.name!r}: it would be taken for a checkpoint; choose another")
+        self.policy = fork.name
+        """The name of the checkpoint that it plays against."""
         self.opponent = fork.checkpoints[-1].model_uid
         self.state: State = "loading"
         self.observation = ""
@@ -244,41 +244,32 @@ class HumanGame:
     async def _play(self) -> None:
         self._task.loop, self._task.playing = asyncio.get_running_loop(), asyncio.current_task()
         self._task.ready.set()
-        await asyncio.to_thread(import_module, "unstable_stream.inference.transformers.engine")
         from unstable_stream.games.templates import get_template
         from unstable_stream.inference.engine import SamplingSettings
         from unstable_stream.inference.policy_player import PolicyPlayer
 
-        self._task.loaded = 1
         fork, config = self._terms.fork, self._terms.config
         chosen, sampling = fork.checkpoints[-1], config.sampling
-        allowed = self._place.allowed_code(fork.parent_run_id, [], config, config)
-        with confined(allowed), ExitStack() as opened:
-            template = get_template(self._terms.template)
-            path = await asyncio.to_thread(base_model_path, config)
-            self._task.loaded = 2
-            words = config.chat_template_kwargs
-            loaded = await asyncio.to_thread(load_policy, path, chosen, opened, chat_template_kwargs=words)
-            self._task.loaded = 3
-            try:
-                policy = PolicyPlayer(
-                    loaded.engine,
-                    loaded.tokenizer,
-                    template,
-                    sampling=SamplingSettings(
-                        max_tokens=sampling.max_tokens, temperature=sampling.temperature, top_p=sampling.top_p
-                    ),
-                    adapter=loaded.adapter,
-                    policy_version=chosen.iteration,
-                    max_model_len=config.engine.max_model_len,
-                )
-                players: dict[int, Player] = {
-                    self.seat: _Seated(self._asked, self._note),
-                    1 - self.seat: _Seated(policy.move, self._note),
-                }
-                await self._play_recorded(players)
-            finally:
-                await loaded.engine.close()
+        async with policy_at_work(self._place, fork, config, self._loaded) as loaded:
+            policy = PolicyPlayer(
+                loaded.engine,
+                loaded.tokenizer,
+                get_template(self._terms.template),
+                sampling=SamplingSettings(
+                    max_tokens=sampling.max_tokens, temperature=sampling.temperature, top_p=sampling.top_p
+                ),
+                adapter=loaded.adapter,
+                policy_version=chosen.iteration,
+                max_model_len=config.engine.max_model_len,
+            )
+            players: dict[int, Player] = {
+                self.seat: _Seated(self._asked, self._note),
+                1 - self.seat: _Seated(policy.move, self._note),
+            }
+            await self._play_recorded(players)
+
+    def _loaded(self, parts: int) -> None:
+        self._task.loaded = parts
 
     async def _play_recorded(self, players: "dict[int, Player]") -> None:
         from unstable_stream.games.play import play_game
@@ -297,7 +288,7 @@ class HumanGame:
                     players,
                     max_turns=self._terms.config.collector.max_turns,
                     now_ms=now_ms,
-                    invalid_moves_allowed=1,
+                    invalid_moves_allowed=_FORGIVEN,
                 )
             except BaseException as error:
                 gave_up, ended = isinstance(error, _GivenUpError), isinstance(error, asyncio.CancelledError)

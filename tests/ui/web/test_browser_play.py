@@ -22,6 +22,8 @@ _CLICK = """(chosen => {
 })"""
 _HAS_KEYBOARD = f"document.activeElement === {_FIELD}"
 _PLAYED = "document.querySelectorAll('#moves li').length"
+_BESIDE = """Array.from(document.querySelectorAll('.chances tr'), row => row.textContent.match(
+    /([\\d.]+) %\\s*played, ([\\d.]+) %/)).filter(Boolean).map(found => [Number(found[1]), Number(found[2])])"""
 _OFFERED = "Array.from(document.querySelectorAll('#offers button')).map(each => each.value)"
 
 
@@ -83,9 +85,24 @@ def test_a_game_is_played_to_its_end(tab: Tab, place: Place) -> None:
         assert tab.ask("document.querySelectorAll('#moves li .sure').length") == (tab.ask(_PLAYED) - 1) // 2
         moves = tab.ask(_PLAYED)
         game = tab.ask("location.pathname").rpartition("/")[2]
+        # And it is asked what it would have played, also where the person was to move.
+        tab.ask("document.querySelector('#hints button').click()")
+        tab.wait("document.getElementById('asking')?.dataset.going === 'no'", within_s=_LOADING_S)
+        assert tab.ask("document.getElementById('asking').innerText") == (
+            f"{_RUN}@0 was asked before {moves} moves."
+        )
+        assert tab.ask("document.querySelectorAll('.move').length") == moves
+        assert tab.ask("document.querySelectorAll('.chances').length") == moves
+        assert tab.ask(f"document.querySelector('.chances caption').innerText.includes('now of {_RUN}@0')")
+        rows = tab.ask(_BESIDE)
+        assert len(rows) == (moves - 1) // 2, "the recorded answers, by the same checkpoint"
+        assert all(abs(now - then) <= 0.1 for now, then in rows), rows
+        tab.ask("history.back()")
+        tab.wait("document.querySelector('#told a') !== null")
         tab.ask("document.querySelector('#told a').click()")
         tab.wait("document.querySelector('.player:not([hidden])') !== null")
         assert tab.ask("document.querySelectorAll('.move').length") == moves
+        assert tab.ask("document.querySelectorAll('.chances').length") == 0
         assert tab.ask("document.querySelector('.seats').innerText.includes('Ada <b>')")
     ((split, state, turns, run),) = query(
         place.archive, "SELECT split, state, num_turns, run_id FROM games WHERE game_id = $1", [game]

@@ -2,6 +2,7 @@
 
 import math
 import re
+import time
 from pathlib import Path
 
 import msgspec
@@ -190,6 +191,26 @@ def test_what_cannot_be_played_is_said(client: TestClient, base: str, policy: st
     answer = client.post(f"{base}/play", data={"policy": policy}, headers=_ORIGIN)
     assert answer.status_code == status
     assert 'role="alert"' in answer.text
+
+
+def test_what_cannot_be_asked_is_said(client: TestClient, base: str) -> None:
+    address = f"{base}/games/{game_id('run-a', 'train', 4)}"
+    wish = {"policy": "<b>@1", "turn": "0"}
+    assert client.post(f"{address}/ask", data=wish).status_code == 403
+    assert client.post(f"{address}/ask", data=wish | {"turn": "x"}, headers=_ORIGIN).status_code == 400
+    page = client.post(f"{address}/ask", data=wish, headers=_ORIGIN)
+    assert page.status_code == 200
+    answer = re.search(r'data-from="([^"]+)"', page.text)
+    assert answer is not None
+    deadline = time.monotonic() + 30
+    while 'data-going="yes"' in (said := client.get(answer[1]).text):
+        assert time.monotonic() < deadline
+        time.sleep(0.03)
+    assert '<p class="trouble" role="alert">' in said
+    assert "<b>" not in page.text + said
+    # An answer that is forgotten, or that of another game, leaves the page as it is.
+    assert "asked-0" not in client.get(f"{address}?asked=nothing").text
+    assert client.get(f"{base}/asked/nothing").status_code == 404
 
 
 def test_a_game_that_is_not_played_here(client: TestClient, base: str) -> None:

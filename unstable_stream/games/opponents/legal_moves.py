@@ -10,6 +10,8 @@ from typing import Final
 from unstable_stream.errors import GameError
 
 _LISTED: Final = re.compile(r"(?:Available|available|Valid) (?:[Mm]oves|[Aa]ctions)(?: are)?: (.*)")
+_NUMBERED: Final = re.compile(r"^Numbers of the moves: (.*)$", re.MULTILINE)
+_NUMBER: Final = re.compile(r"(\d+) = ([^;]+)")
 _MOVE: Final = re.compile(r"\[[^\[\]]+\]")
 _ROW: Final = re.compile(r"^ *\|?((?: *(?:[A-Z]|\d+) *\|)+ *(?:[A-Z]|\d+) *)\|? *$", re.MULTILINE)
 _PILE: Final = re.compile(r"^ *pile (\d+): (\d+)$", re.MULTILINE)
@@ -27,6 +29,24 @@ def listed_moves(observation: str) -> list[str]:
     if not moves:
         raise _unreadable("a list of available moves", observation)
     return moves
+
+
+def legal_moves(observation: str) -> list[str]:
+    """Return the moves that an observation lists, or that its board allows.
+
+    Raises:
+        GameError: it shows neither.
+    """
+    try:
+        return listed_moves(observation)
+    except GameError:
+        return connect_four_columns(observation)
+
+
+def numbered_moves(observation: str) -> dict[int, str]:
+    """Return the names of the moves of a game of OpenSpiel by their numbers; empty for another game."""
+    lines = _NUMBERED.findall(observation)
+    return {int(number): name for number, name in _NUMBER.findall(lines[-1])} if lines else {}
 
 
 def othello_moves(observation: str) -> list[str]:

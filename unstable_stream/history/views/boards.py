@@ -133,7 +133,7 @@ def _after(
 ) -> BoardPicture | None:
     """Return the board after an accepted move; ``then``: as the next text shows it."""
     many = 2 if game.kind == "move" else 1
-    called = board.called(_spelled(move) if named else move.action)[:many]
+    called = board.called(spelled(move) if named else move.action)[:many]
     if then is not None:
         return replace(then, last=called)
     cells = list(board.cells)
@@ -147,7 +147,7 @@ def _after(
     return replace(board, cells=tuple(cells), last=called, before=False)
 
 
-def _spelled(move: TranscriptMove) -> str:
+def spelled(move: TranscriptMove) -> str:
     """Return the name of the move of an answer, which may be the move's number in the list of all."""
     said = (_BRACKETS.findall(move.action) or [move.action])[-1].strip()
     listed = re.search(rf"\b{said} = ([^;\n]+)", move.observation or "") if said.isdecimal() else None

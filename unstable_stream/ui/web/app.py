@@ -54,6 +54,8 @@ ROUTES: Final[Sequence[tuple[str, Page, Sequence[str]]]] = (
     ("/games/boards", games.small_boards, ("GET",)),
     ("/games/of/{trajectory}", sql.game_of, ("GET",)),
     ("/games/{game}", games.watch, ("GET",)),
+    ("/games/{game}/ask", games.ask, ("POST",)),
+    ("/asked/{job}", games.asked, ("GET",)),
     ("/sql", sql.show, ("GET",)),
     ("/data", sql.browse, ("GET",)),
     ("/sql/rows", sql.rows, ("GET",)),

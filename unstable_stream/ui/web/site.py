@@ -21,6 +21,7 @@ from unstable_stream.api.place import Place
 from unstable_stream.archive import DroppedRun, dropped_runs, held
 from unstable_stream.console import get_logger, plain
 from unstable_stream.errors import ConfigError, RunError, UnstableStreamError
+from unstable_stream.history.views.boards import spelled
 from unstable_stream.history.views.report.reading import sweeps
 from unstable_stream.history.views.results import Point
 from unstable_stream.history.views.run_list import RunLine, RunStanding, list_runs, read_standing
@@ -58,6 +59,10 @@ class Job:
     def seconds(self) -> float:
         """The time that it has taken so far, or took."""
         return self.took_s if self.done.is_set() else time.monotonic() - self.begun
+
+    def tell(self, done: int, of: int) -> None:
+        """Say how far it is."""
+        self.done_of = (done, of)
 
 
 class Jobs:
@@ -289,4 +294,4 @@ def _spark(points: Sequence[Point]) -> dict[str, str]:
 
 
 _TEMPLATES: Final = templates("unstable_stream.ui.web")
-_TEMPLATES.filters |= {"plain": plain, "spark": _spark}
+_TEMPLATES.filters |= {"plain": plain, "spark": _spark, "spelled": spelled}

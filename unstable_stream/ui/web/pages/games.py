@@ -12,13 +12,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from unstable_stream.api.asking import ask_moves
+from unstable_stream.api.checkpoints import LOADING as PARTS
 from unstable_stream.api.game_filter import Result, Sort, Split, State
 from unstable_stream.api.games import find_games
 from unstable_stream.api.human_play import LOADING, HumanGame
 from unstable_stream.archive import query
 from unstable_stream.errors import ConfigError, GameError
 from unstable_stream.events import game_id
-from unstable_stream.games.opponents.legal_moves import connect_four_columns, listed_moves
+from unstable_stream.games.opponents.legal_moves import legal_moves
 from unstable_stream.history.hindsight.rederive import advantages
 from unstable_stream.history.views.boards import BoardPicture, board_now, boards_of, cards_of
 from unstable_stream.history.views.branches import Branch, Course, branches_from, courses
@@ -31,7 +33,8 @@ from unstable_stream.history.views.transcript import (
     surprising_moves,
     tokens_of,
 )
-from unstable_stream.ui.web.site import Shelf, Site, page
+from unstable_stream.inference.exploitability import StatePolicy
+from unstable_stream.ui.web.site import Job, Shelf, Site, page
 
 _PAGE: Final = 50
 _MOST_TOKENS: Final = 2000
@@ -130,7 +133,47 @@ def watch(site: Site, shelf: Shelf, request: Request) -> Response:
     if other:
         games.append(_watched(shelf, other))
     near = {} if other else _neighbours(shelf, request, games[0].transcript)
-    return page("game.html.jinja", site, shelf, games=games, beside=other or "", near=near)
+    job = site.jobs.find(request.query_params.get("asked", ""))
+    with shelf.reading() as archive:
+        checkpoints = query(archive, _ASKABLE, {"run": games[0].transcript.run_id}).dicts()
+    return page(
+        "game.html.jinja",
+        site,
+        shelf,
+        games=games,
+        beside=other or "",
+        near=near,
+        checkpoints=checkpoints,
+        job=job if job and job.asked.get("game") == games[0].transcript.game_id else None,
+        PARTS=PARTS,
+    )
+
+
+def ask(site: Site, shelf: Shelf, request: Request) -> Response:
+    """Begin to ask a checkpoint for the probabilities of moves of a game, and lead to the game."""
+    form: Mapping[str, str] = request.state.form
+    game, policy, turn = request.path_params["game"], form.get("policy", ""), form.get("turn", "")
+    turns = None if turn == "all" else [_number("turn", turn)]
+
+    def work(job: Job) -> dict[int, StatePolicy]:
+        found: dict[int, StatePolicy] = {}
+        job.result = found
+        ask_moves(shelf.place, game, policy, turns, found.__setitem__, on_progress=job.tell)
+        return found
+
+    job = site.jobs.start("moves", f"Moves of {policy}", work, asked={"policy": policy, "game": game})
+    to = "" if turns is None else f"#move-{turns[0]}"
+    return RedirectResponse(f"{shelf.href('games', game)}?asked={job.id}{to}", 303)
+
+
+def asked(site: Site, shelf: Shelf, request: Request) -> Response:
+    """Return the answers so far, for the page of the game."""
+    job = site.jobs.find(request.path_params["job"])
+    if job is None or job.kind != "moves":
+        raise HTTPException(404, "The answers of an earlier start are forgotten: ask again.")
+    with shelf.reading() as archive:
+        moves = load_transcript(archive, job.asked["game"]).moves
+    return page("asked_parts.html.jinja", site, shelf, job=job, moves=moves, PARTS=PARTS)
 
 
 def _neighbours(shelf: Shelf, request: Request, one: Transcript) -> dict[str, str]:
@@ -227,6 +270,11 @@ def _by_turn(branches: Sequence[Branch], transcript: Transcript) -> dict[int, li
     }
 
 
+_ASKABLE: Final = """
+    SELECT run_id, concat_ws('/', model, iteration) AS iteration, NULL AS rating FROM checkpoints
+    ORDER BY run_id IN (SELECT unnest([run_id, parent_run_id]) FROM runs WHERE run_id = $run) DESC,
+        occurred_at DESC LIMIT 200
+"""
 _MOST: Final = 4
 """Games at once: each has the model in memory."""
 _CHECKPOINTS: Final = """
@@ -294,6 +342,7 @@ def watch_own(site: Site, shelf: Shelf, request: Request) -> Response:
         game=game,
         state=state,
         moves=hints or moves,
+        hinted=hints is not None,
         surprises=surprises(hints or ()),
         offers=offers,
         cards=cards_of(game.observation),
@@ -306,10 +355,9 @@ def _offers(game: HumanGame, board: BoardPicture | None) -> Mapping[str, Sequenc
     """Return the moves that the environment lists or its board allows, if they are few or have cells, and the
     cells of each.
     """
-    for read in (listed_moves, connect_four_columns):
-        with suppress(GameError):
-            moves = {move: board.called(move) if board else () for move in read(game.observation)}
-            return moves if len(moves) <= _OFFERED or all(moves.values()) else {}
+    with suppress(GameError):
+        moves = {move: board.called(move) if board else () for move in legal_moves(game.observation)}
+        return moves if len(moves) <= _OFFERED or all(moves.values()) else {}
     return {}
 
 

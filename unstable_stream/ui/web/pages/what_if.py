@@ -32,7 +32,7 @@ from unstable_stream.history.hindsight.rederive import Rederived
 from unstable_stream.history.hindsight.rerate import Compared
 from unstable_stream.runs.config import parse_toml
 from unstable_stream.ui.web.pages.narrowing import number
-from unstable_stream.ui.web.site import Job, Shelf, Site, page
+from unstable_stream.ui.web.site import Shelf, Site, page
 
 Page: TypeAlias = Callable[[Site, Shelf, Request], Response]
 _STAGES: Final = ("final", "step", "sampling")
@@ -126,7 +126,7 @@ def rate(site: Site, shelf: Shelf, request: Request) -> Response:
             label=label or None,
             replace="replace" in form,
             dry_run=not label,
-            on_progress=lambda done, of: _tell(job, done, of),
+            on_progress=job.tell,
         ),
         run_id=run.run_id,
         asked=form,
@@ -156,16 +156,12 @@ def reward(site: Site, shelf: Shelf, request: Request) -> Response:
             replace="replace" in form,
             dry_run=not label,
             allow_code=[],
-            on_progress=lambda done: _tell(job, done, max(done, trajectories)),
+            on_progress=lambda done: job.tell(done, max(done, trajectories)),
         ),
         run_id=run.run_id,
         asked=form,
     )
     return RedirectResponse(shelf.href("what-if", job.id), 303)
-
-
-def _tell(job: Job, done: int, of: int) -> None:
-    job.done_of = (done, of)
 
 
 def watch(site: Site, shelf: Shelf, request: Request) -> Response:

@@ -25,7 +25,7 @@
       Object.assign(part.dataset, other.dataset);
       if (part.innerHTML !== other.innerHTML) { part.replaceChildren.apply(part, Array.from(other.childNodes)); }
     });
-    document.title = fresh.title;
+    document.title = fresh.title || document.title;
     path = [];
     permit();
     // A button that was pressed is gone with its part: the keyboard goes back to the field.
@@ -39,7 +39,7 @@
     mark();
   }
   function get(query) {
-    return fetch(location.pathname + query, { credentials: "same-origin" }).then(function (answer) {
+    return fetch((state.dataset.from || location.pathname) + query, { credentials: "same-origin" }).then(function (answer) {
       return answer.text().then(function (text) {
         if (answer.ok) { take(text); return; }
         if (answer.status === 503) { throw new Error(text); } // busy: once more later
