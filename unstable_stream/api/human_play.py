@@ -1,16 +1,18 @@
-"""Let a person take a seat against a checkpoint; the game is recorded, rated and archived like all others.
+"""Let a person take a seat against a checkpoint, or another person; the game is recorded, rated and archived
+like all others.
 
 It is the only game of a run of its own, a fork of the checkpoint's run that trains nothing, in the split
 ``human``: the run that is being trained does not notice. The steps, in order: record the run and the game,
-load the model, play, record what was played and the end of the run, rate it, archive it.
+load the model if it plays, play, record what was played and the end of the run, rate it, archive it.
 """
 
 import asyncio
 import secrets
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from unstable_stream.api import checkpoints
@@ -32,6 +34,7 @@ from unstable_stream.events import (
     now_ms,
     storable_text,
 )
+from unstable_stream.extensions import confined
 from unstable_stream.history.views.transcript import SeatLine, Transcript, TranscriptMove
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.records import record_from_event
@@ -53,6 +56,7 @@ LOADING: Final = (*checkpoints.LOADING, "the record of the game")
 _FORGIVEN: Final = 1
 """Invalid moves in a row that cost nothing; recorded, so that the game can be made again."""
 _LONGEST_MOVE: Final = 4000
+_LONGEST_CLOCK_S: Final = 86_400.0
 _PATIENCE_S: Final = 1800.0
 _log = get_logger(__name__)
 
@@ -65,6 +69,7 @@ class _Terms:
     config: RunConfig
     template: str
     patience_s: float
+    clock_s: float | None
 
 
 @dataclass
@@ -80,7 +85,9 @@ class _Task:
 
 
 class HumanGame:
-    """One game of a person against a checkpoint. It goes on in a thread; ask it for its state."""
+    """One game of a person against a checkpoint, or another person. It goes on in a thread; ask it for its
+    state.
+    """
 
     def __init__(
         self,
@@ -90,6 +97,8 @@ class HumanGame:
         env: str | None = None,
         seat: int = 0,
         name: str = HUMAN,
+        other: str = "",
+        clock_s: float | None = None,
         patience_s: float = _PATIENCE_S,
     ) -> None:
         """Decide on a game and check it; :meth:`start` it.
@@ -100,12 +109,16 @@ class HumanGame:
             env: the environment; ``None``: the run's first one for two players.
             seat: the person's.
             name: the person's.
-            patience_s: seconds without a move after which the person has given up.
+            other: the name of a person in the other seat, at the same machine, who plays instead of the
+                checkpoint; the game's run is forked from the checkpoint's all the same.
+            clock_s: seconds that each person has for all moves; ``None``: there is no clock. Who has none
+                left has lost, but the game is recorded as one that was given up.
+            patience_s: seconds without a move after which a person without a clock has given up.
 
         Raises:
             RunError: no such run or checkpoint.
-            ConfigError: an environment that is not for two players, a seat that there is not, or the name of
-                a checkpoint.
+            ConfigError: an environment that is not for two players, a seat that there is not, a name of a
+                checkpoint or of both, or a clock without time.
         """
         found = find_policy(place, policy)
         if found is None:
@@ -122,21 +135,33 @@ class HumanGame:
             raise ConfigError(f"{self.env_id or policy}: expected an environment for two players")
         if seat not in (0, 1):
             raise ConfigError(f"seat {seat}: expected 0 or 1")
-        self._terms = _Terms(fork, config, template_in(recorded, self.env_id), patience_s)
+        self._terms = _Terms(fork, config, template_in(recorded, self.env_id), patience_s, clock_s)
         self.run_id = new_run_id(config.name)
         self.game_id = game_id(self.run_id, HUMAN, 0)
         self.seat = seat
-        self.name = storable_text(name).strip()[:60] or HUMAN
-        if "ckpt-" in self.name:
-            raise ConfigError(f"name={self.name!r}: it would be taken for a checkpoint; choose another")
+        self.to_move = seat
+        """The seat of the person who was last asked for a move."""
+        self.people = {seat: storable_text(name).strip()[:60] or HUMAN}
+        """The names of the persons, by seat."""
+        if other.strip():
+            self.people[1 - seat] = storable_text(other).strip()[:60]
+        if any("ckpt-" in each for each in self.people.values()):
+            raise ConfigError(f"name={name!r}: it would be taken for a checkpoint; choose another")
+        if len(set(self.people.values())) < len(self.people):
+            raise ConfigError(f"both persons are named {name!r}: choose two names")
+        if clock_s is not None and not 0 < clock_s <= _LONGEST_CLOCK_S:
+            raise ConfigError(f"a clock of {clock_s:g} s: expected more than 0 and at most 24 hours")
         self.policy = fork.name
         """The name of the checkpoint that it plays against."""
-        self.opponent = fork.checkpoints[-1].model_uid
+        self.names = {0: fork.checkpoints[-1].model_uid, 1: fork.checkpoints[-1].model_uid} | self.people
+        """Who plays, by seat."""
         self.state: State = "loading"
         self.observation = ""
         self.says = ""
         """The end in words, or what went wrong."""
         self._moves: list[TranscriptMove] = []
+        self._used_s = [0.0, 0.0]
+        self._asked_at = 0.0
         self._changed = threading.Condition()
         self._task = _Task()
         self._thread = threading.Thread(target=self._run, name=f"play {self.game_id}", daemon=True)
@@ -197,10 +222,9 @@ class HumanGame:
 
     def transcript(self) -> Transcript:
         """Return what has been played so far."""
-        uids = {self.seat: self.name, 1 - self.seat: self.opponent}
         seats = [
-            SeatLine(seat, uid, HUMAN if seat == self.seat else "checkpoint", None, False, None, None, None)
-            for seat, uid in sorted(uids.items())
+            SeatLine(seat, uid, HUMAN if seat in self.people else "checkpoint", None, False, None, None, None)
+            for seat, uid in sorted(self.names.items())
         ]
         ends = (None, None, None, None, None, None, None)
         game = (self.game_id, self.run_id, "in-flight", HUMAN, 0, self.env_id)
@@ -211,13 +235,25 @@ class HumanGame:
         """The number of the steps of :data:`LOADING` that are done."""
         return self._task.loaded
 
+    def left_s(self, seat: int) -> float | None:
+        """Return the seconds that a person's clock has left; ``None``: there is no clock."""
+        if self._terms.clock_s is None or seat not in self.people:
+            return None
+        running = self.state == "yours" and self.to_move == seat
+        now_s = time.monotonic() - self._asked_at if running else 0.0
+        return max(0.0, self._terms.clock_s - self._used_s[seat] - now_s)
+
+    def called(self, seat: int) -> str:
+        """Return the name of a person as this game says it: ``You`` if nobody else could be meant."""
+        return self.people[seat] if len(self.people) > 1 else "You"
+
     @property
     def refused(self) -> str | None:
         """The person's last move, if the environment has just refused it and asks again."""
         if self.state != "yours":
             return None  # the next move may be on its way already
         last = self._moves[-1] if self._moves else None
-        return last.action if last and last.seat == self.seat and not last.valid else None
+        return last.action if last and last.seat == self.to_move and not last.valid else None
 
     # -- its thread ---------------------------------------------------------------------------------
 
@@ -244,11 +280,17 @@ class HumanGame:
     async def _play(self) -> None:
         self._task.loop, self._task.playing = asyncio.get_running_loop(), asyncio.current_task()
         self._task.ready.set()
+        players: dict[int, Player] = {seat: _Seated(self._asked, self._note) for seat in self.people}
+        fork, config = self._terms.fork, self._terms.config
+        if len(players) == len(self.names):
+            self._loaded(len(checkpoints.LOADING))
+            with confined(self._place.allowed_code(fork.parent_run_id, [], config, config)):
+                await self._play_recorded(players)
+            return
         from unstable_stream.games.templates import get_template
         from unstable_stream.inference.engine import SamplingSettings
         from unstable_stream.inference.policy_player import PolicyPlayer
 
-        fork, config = self._terms.fork, self._terms.config
         chosen, sampling = fork.checkpoints[-1], config.sampling
         async with policy_at_work(self._place, fork, config, self._loaded) as loaded:
             policy = PolicyPlayer(
@@ -262,10 +304,7 @@ class HumanGame:
                 policy_version=chosen.iteration,
                 max_model_len=config.engine.max_model_len,
             )
-            players: dict[int, Player] = {
-                self.seat: _Seated(self._asked, self._note),
-                1 - self.seat: _Seated(policy.move, self._note),
-            }
+            players[1 - self.seat] = _Seated(policy.move, self._note)
             await self._play_recorded(players)
 
     def _loaded(self, parts: int) -> None:
@@ -298,14 +337,18 @@ class HumanGame:
                 await finish_run(log, self.run_id, "stopped" if gave_up or ended else "failed", reason)
                 if not gave_up:
                     raise
-                await self._store(log, "You gave up.")
+                late = ": the time is over. It is recorded as one that was given up, and not rated."
+                how = f"lost{late}" if isinstance(error, _OutOfTimeError) else "gave up."
+                await self._store(log, f"{self.called(self.to_move)} {how}")
                 return
             finally:
                 reporting.cancel()
             await _append(log, [*played.trajectories, played.outcome])
             await finish_run(log, self.run_id, "completed", "")
-            reward = {each.seat: each.reward for each in played.outcome.seats}[self.seat]
-            won = "You won" if reward > 0 else "You lost" if reward < 0 else "Nobody won"
+            rewards = {each.seat: each.reward for each in played.outcome.seats if each.seat in self.people}
+            best = max(rewards, key=lambda seat: rewards[seat])
+            lost = "You lost" if rewards[best] < 0 and len(rewards) == 1 else "Nobody won"
+            won = f"{self.called(best)} won" if rewards[best] > 0 else lost
             await self._store(log, f"{won}: {played.outcome.reason_text or played.outcome.reason}")
 
     async def _store(self, log: EventLog, says: str) -> None:
@@ -321,15 +364,17 @@ class HumanGame:
     def _started(self, run: RunStarted) -> GameStarted:
         chosen = self._terms.fork.checkpoints[-1]
         seats = {
-            self.seat: Seat(seat=self.seat, model_uid=self.name, kind=HUMAN),
-            1 - self.seat: Seat(
-                seat=1 - self.seat,
-                model_uid=chosen.model_uid,
+            seat: Seat(
+                seat=seat,
+                model_uid=uid,
                 kind="checkpoint",
                 policy_version=chosen.iteration,
                 parent_uid=chosen.parent_uid,
                 template=self._terms.template,
-            ),
+            )
+            if seat not in self.people
+            else Seat(seat=seat, model_uid=uid, kind=HUMAN)
+            for seat, uid in self.names.items()
         }
         return GameStarted(
             event_id=event_id(self.run_id, "game-started", HUMAN, 0),
@@ -346,27 +391,39 @@ class HumanGame:
     async def _asked(self, turn: "TurnContext") -> "Move":
         from unstable_stream.games.players import Move
 
+        left_s = self.left_s(turn.seat)
         with self._changed:
-            self.observation, self.state = turn.observation, "yours"
+            self.observation, self.to_move, self._asked_at = turn.observation, turn.seat, time.monotonic()
+            self.state = "yours"
             self._changed.notify_all()
+        whose = f"the person in seat {turn.seat}"
         try:
-            action = await asyncio.wait_for(self._task.answers.get(), self._terms.patience_s)
+            wait_s = self._terms.patience_s if left_s is None else left_s
+            action = await asyncio.wait_for(self._task.answers.get(), wait_s)
         except TimeoutError:
-            raise _GivenUpError(f"the person made no move for {self._terms.patience_s:g} s") from None
+            if left_s is not None:
+                self._used_s[turn.seat] += left_s
+                raise _OutOfTimeError(f"{whose} ran out of time") from None
+            raise _GivenUpError(f"{whose} made no move for {wait_s:g} s") from None
         if action is None:
-            raise _GivenUpError("the person gave up")
+            raise _GivenUpError(f"{whose} gave up")
         return Move(action)
 
-    def _note(self, turn: "TurnContext", move: "Move") -> None:
+    def _note(self, turn: "TurnContext", move: "Move", took_s: float) -> None:
         # A person is told at once: few environments show a refused move to who made it.
         valid = turn.accepts is None or turn.accepts(move.action)
-        seen = turn.observation if turn.seat == self.seat else None  # not what the other has in its hand
-        number = len(self._moves)
-        self._moves.append(TranscriptMove(number, turn.seat, move.action, valid, seen, None, None, None))
+        seen = turn.observation if turn.seat in self.people else None  # not what a model has in its hand
+        self._used_s[turn.seat] += took_s
+        noted = TranscriptMove(len(self._moves), turn.seat, move.action, valid, seen, None, None, None)
+        self._moves.append(replace(noted, latency_ms=1000 * took_s))
 
 
 class _GivenUpError(Exception):
     """The person does not go on."""
+
+
+class _OutOfTimeError(_GivenUpError):
+    """Nor does the person's clock."""
 
 
 @dataclass(frozen=True)
@@ -375,12 +432,13 @@ class _Seated:
 
     decide: Callable[["TurnContext"], Any]
     """``Any``: a coroutine of a move."""
-    note: Callable[["TurnContext", "Move"], None]
+    note: Callable[["TurnContext", "Move", float], None]
 
     async def move(self, turn: "TurnContext") -> "Move":
-        """Decide, and note it."""
+        """Decide, and note it with the seconds that it took."""
+        asked_at = time.monotonic()
         move: Move = await self.decide(turn)
-        self.note(turn, move)
+        self.note(turn, move, time.monotonic() - asked_at)
         return move
 
 

@@ -22,8 +22,9 @@ _CLICK = """(chosen => {
 })"""
 _HAS_KEYBOARD = f"document.activeElement === {_FIELD}"
 _PLAYED = "document.querySelectorAll('#moves li').length"
-_BESIDE = """Array.from(document.querySelectorAll('.chances tr'), row => row.textContent.match(
-    /([\\d.]+) %\\s*played, ([\\d.]+) %/)).filter(Boolean).map(found => [Number(found[1]), Number(found[2])])"""
+_BESIDE = """Array.from(document.querySelectorAll('.chances tr'),
+    row => row.textContent.match(/([\\d.]+) %\\s*played, ([\\d.]+) %/)
+).filter(Boolean).map(found => [Number(found[1]), Number(found[2])])"""
 _OFFERED = "Array.from(document.querySelectorAll('#offers button')).map(each => each.value)"
 
 
@@ -161,3 +162,39 @@ def test_what_the_server_refuses_is_said_and_stays_typed(tab: Tab, place: Place)
         # A refusal is what the console is told too.
         assert [each for each in tab.complaints if "400" not in each] == []
         tab.complaints.clear()
+
+
+def test_people_play_a_tournament_against_the_clock(tab: Tab, place: Place) -> None:
+    with visited(tab, place) as base:
+        tab.go(base + "play")
+        tab.ask("document.querySelector('[name=names]').value = 'Ada, <i>Bob, Ada'")
+        tab.ask("document.querySelector('form[method=get] [name=clock]').value = '1'")
+        tab.ask("document.querySelector('form[method=get] button').click()")
+        tab.wait("document.querySelector('h1').innerText.startsWith('Tournament')")
+        assert tab.ask("document.querySelectorAll('td button').length") == 2, "each begins once"
+        tab.ask("document.querySelector('td button').click()")
+        tab.wait(f"location.pathname.includes('/play/') && {_FIELD} !== null")
+        tab.wait(f"{_STATE} === 'yours'", within_s=_LOADING_S)
+        # The clock goes on in the page, and each move has the time that it took.
+        tab.wait("/0:5[0-8]/.test(document.getElementById('clock').innerText)")
+        movers = ["Ada", "<i>Bob"]
+        while tab.ask(_STATE) == "yours":
+            before = tab.ask(_PLAYED)
+            assert tab.ask("document.getElementById('told').innerText") == f"{movers[before % 2]}: your move."
+            assert not tab.ask("document.querySelector('#seen details').open"), "the other one looks"
+            assert tab.ask(f"{_CLICK}('#board .legal')")
+            tab.wait(f"{_PLAYED} > {before} && ['yours', 'over', 'failed'].includes({_STATE})", within_s=120)
+        assert tab.ask("/ s$/.test(document.querySelector('#moves li').innerText)")
+        tab.ask("Array.from(document.querySelectorAll('#told a')).pop().click()")
+        tab.wait("document.querySelector('h1').innerText.startsWith('Tournament')")
+        assert tab.ask("document.querySelectorAll('td a').length") == 1
+        rows = "Array.from(document.querySelectorAll('tbody th')).map(each => each.innerText).sort()"
+        assert tab.ask(rows) == ["<i>Bob", "Ada"]
+        # Who does nothing has lost when the time is over, and the page says so by itself.
+        tab.go(base + "play")
+        tab.ask("document.querySelector('[name=other]').value = 'Cleo'")
+        tab.ask("document.querySelector('form[method=post] [name=clock]').value = '0.02'")
+        tab.ask("document.querySelector('form[method=post] button').click()")
+        tab.wait("location.pathname.includes('/play/')")
+        tab.wait(f"{_STATE} === 'over'", within_s=_LOADING_S)
+        assert tab.ask("document.getElementById('told').innerText.startsWith('human lost: the time is over')")

@@ -25,7 +25,7 @@ from unstable_stream.errors import (
     UnstableStreamError,
 )
 from unstable_stream.ui.web.guard import Guard
-from unstable_stream.ui.web.pages import games, run, sql, what_if, why
+from unstable_stream.ui.web.pages import games, play, run, sql, what_if, why
 from unstable_stream.ui.web.site import Shelf, Site, page
 
 _LONGEST_FORM: Final = 64 * 1024
@@ -67,11 +67,11 @@ ROUTES: Final[Sequence[tuple[str, Page, Sequence[str]]]] = (
     ("/what-if/ratings", what_if.rate, ("POST",)),
     ("/what-if/rewards", what_if.reward, ("POST",)),
     ("/what-if/{job}", what_if.watch, ("GET",)),
-    ("/play", games.show, ("GET",)),
-    ("/play", games.begin, ("POST",)),
-    ("/play/{game}", games.watch_own, ("GET",)),
-    ("/play/{game}/move", games.move, ("POST",)),
-    ("/play/{game}/give-up", games.give_up, ("POST",)),
+    ("/play", play.show, ("GET",)),
+    ("/play", play.begin, ("POST",)),
+    ("/play/{game}", play.watch, ("GET",)),
+    ("/play/{game}/move", play.move, ("POST",)),
+    ("/play/{game}/give-up", play.give_up, ("POST",)),
     ("/compare", run.compare, ("GET",)),
     ("/diff", run.differ, ("GET",)),
 )

@@ -238,6 +238,8 @@ class Site:
         self.jobs = Jobs()
         self.games: dict[str, HumanGame] = {}
         """Those that persons play, by id, and the last that they played."""
+        self.begun_from: dict[str, str] = {}
+        """The queries of the pages that they were begun from, by id."""
         self._adding = threading.Lock()
         shelves: dict[str, Shelf] = {}
         for place in places:
@@ -252,7 +254,7 @@ class Site:
             shelves[slug] = Shelf(slug, place)
         self.shelves: Mapping[str, Shelf] = shelves
 
-    def add_game(self, make: Callable[[], HumanGame], *, most: int) -> HumanGame:
+    def add_game(self, make: Callable[[], HumanGame], *, most: int, begun_from: str = "") -> HumanGame:
         """Begin a game and return it; games that have ended are forgotten beyond the last few.
 
         Raises:
@@ -263,9 +265,10 @@ class Site:
             if len(self.games) - len(ended) >= most:
                 raise ConfigError(f"{most} games are being played already: end one of them")
             for id_ in ended[:-_ENDED_GAMES]:
-                del self.games[id_]
+                del self.games[id_], self.begun_from[id_]
             game = make()
             self.games[game.game_id] = game
+            self.begun_from[game.game_id] = begun_from
             return game.start()
 
 

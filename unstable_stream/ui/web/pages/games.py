@@ -1,7 +1,6 @@
-"""Games: found by what happened in them, watched move by move, and played against a checkpoint."""
+"""Games: found by what happened in them, watched move by move, and asked about."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -16,13 +15,11 @@ from unstable_stream.api.asking import ask_moves
 from unstable_stream.api.checkpoints import LOADING as PARTS
 from unstable_stream.api.game_filter import Result, Sort, Split, State
 from unstable_stream.api.games import find_games
-from unstable_stream.api.human_play import LOADING, HumanGame
 from unstable_stream.archive import query
-from unstable_stream.errors import ConfigError, GameError
+from unstable_stream.errors import ConfigError
 from unstable_stream.events import game_id
-from unstable_stream.games.opponents.legal_moves import legal_moves
 from unstable_stream.history.hindsight.rederive import advantages
-from unstable_stream.history.views.boards import BoardPicture, board_now, boards_of, cards_of
+from unstable_stream.history.views.boards import BoardPicture, boards_of, cards_of
 from unstable_stream.history.views.branches import Branch, Course, branches_from, courses
 from unstable_stream.history.views.transcript import (
     Token,
@@ -275,101 +272,3 @@ _ASKABLE: Final = """
     ORDER BY run_id IN (SELECT unnest([run_id, parent_run_id]) FROM runs WHERE run_id = $run) DESC,
         occurred_at DESC LIMIT 200
 """
-_MOST: Final = 4
-"""Games at once: each has the model in memory."""
-_CHECKPOINTS: Final = """
-    SELECT run_id, concat_ws('/', c.model, c.iteration) AS iteration, conservative AS rating
-    FROM checkpoints AS c LEFT JOIN (FROM rating_ladder WHERE env_id = '*') USING (run_id, model_uid)
-    WHERE $run = '' OR run_id = $run
-    ORDER BY run_id IN (SELECT run_id FROM updates) DESC, occurred_at DESC LIMIT 200
-"""
-_PATIENCE_S: Final = 3.0
-_LOADING_S: Final = 0.5
-"""It is told more often how far the loading is."""
-_OFFERED: Final = 40
-
-
-def show(site: Site, shelf: Shelf, request: Request) -> Response:
-    """Return the form that begins a game."""
-    run = request.query_params.get("run", "")
-    found = []
-    if shelf.place.has_archive:
-        with shelf.reading() as archive:
-            found = query(archive, _CHECKPOINTS, {"run": run}).dicts()
-    return page("play.html.jinja", site, shelf, checkpoints=found, games=list(site.games.values()))
-
-
-def begin(site: Site, shelf: Shelf, request: Request) -> Response:
-    """Begin a game."""
-    form: Mapping[str, str] = request.state.form
-    game = site.add_game(
-        lambda: HumanGame(
-            shelf.place,
-            form.get("policy", ""),
-            env=form.get("env", "").strip() or None,
-            seat=1 if form.get("seat") == "1" else 0,
-            name=form.get("name", ""),
-        ),
-        most=_MOST,
-    )
-    return RedirectResponse(shelf.href("play", game.game_id), 303)
-
-
-def _game(site: Site, request: Request) -> HumanGame:
-    game = site.games.get(request.path_params["game"])
-    if game is None:
-        raise HTTPException(404, "This game is not being played here; its record may be among the games.")
-    return game
-
-
-def watch_own(site: Site, shelf: Shelf, request: Request) -> Response:
-    """Return the game as it stands; while the other thinks, wait a moment for it, but not ``now``."""
-    game = _game(site, request)
-    patience_s = _LOADING_S if game.state == "loading" else _PATIENCE_S
-    state = game.wait(0.0 if "now" in request.query_params else patience_s)
-    moves = game.transcript().moves
-    board = board_now(game.env_id, moves, game.seat, game.observation if state == "yours" else "")
-    offers = _offers(game, board) if state == "yours" else {}
-    hints = None
-    if state == "over" and moves:
-        with shelf.reading() as archive:
-            recorded = load_transcript(archive, game.game_id).moves
-        hints = recorded if len(recorded) == len(moves) else None
-    return page(
-        "play_game.html.jinja",
-        site,
-        shelf,
-        game=game,
-        state=state,
-        moves=hints or moves,
-        hinted=hints is not None,
-        surprises=surprises(hints or ()),
-        offers=offers,
-        cards=cards_of(game.observation),
-        board=board,
-        LOADING=LOADING,
-    )
-
-
-def _offers(game: HumanGame, board: BoardPicture | None) -> Mapping[str, Sequence[int]]:
-    """Return the moves that the environment lists or its board allows, if they are few or have cells, and the
-    cells of each.
-    """
-    with suppress(GameError):
-        moves = {move: board.called(move) if board else () for move in legal_moves(game.observation)}
-        return moves if len(moves) <= _OFFERED or all(moves.values()) else {}
-    return {}
-
-
-def move(site: Site, shelf: Shelf, request: Request) -> Response:
-    """Play the person's move."""
-    game = _game(site, request)
-    game.move(request.state.form.get("action", ""))
-    return RedirectResponse(shelf.href("play", game.game_id), 303)
-
-
-def give_up(site: Site, shelf: Shelf, request: Request) -> Response:
-    """End a game."""
-    game = _game(site, request)
-    game.give_up()
-    return RedirectResponse(shelf.href("play", game.game_id), 303)

@@ -18,7 +18,8 @@
   }
 
   function take(text) {
-    var fresh = new DOMParser().parseFromString(text, "text/html"), was = state.dataset.state;
+    var fresh = new DOMParser().parseFromString(text, "text/html");
+    taken = Date.now();
     document.querySelectorAll("[data-part]").forEach(function (part) {
       var other = fresh.getElementById(part.id);
       if (!other) { return; }
@@ -29,7 +30,7 @@
     path = [];
     permit();
     // A button that was pressed is gone with its part: the keyboard goes back to the field.
-    if (field && yours() && was !== "yours" && document.activeElement === document.body) { field.focus(); }
+    if (field && yours() && document.activeElement === document.body) { field.focus(); }
   }
   function permit() {
     if (!form) { return; }
@@ -44,6 +45,7 @@
         if (answer.ok) { take(text); return; }
         if (answer.status === 503) { throw new Error(text); } // busy: once more later
         state.dataset.going = "no";
+        state.dataset.state = "failed";
         say(alertOf(text));
         permit();
       });
@@ -56,6 +58,19 @@
     get("").then(function () { return soonMs; }, function () { return laterMs; })
       .then(function (ms) { asking = false; waiting = setTimeout(follow, ms); });
   }
+
+  // The server's clock counts; this one shows it, and asks when the time is over.
+  var taken = Date.now();
+  function tick() {
+    var shown = document.querySelector("#clock [data-left]");
+    if (!shown || !yours()) { return; }
+    var left = Math.max(0, shown.dataset.left - (Date.now() - taken) / 1000);
+    shown.textContent = Math.floor(left / 60) + ":" + String(Math.floor(left % 60)).padStart(2, "0");
+    if (left > 0 || asking || sending) { return; }
+    asking = true;
+    get("?now=1").catch(function () { /* asked again */ }).then(function () { asking = false; follow(); });
+  }
+  if (document.getElementById("clock")) { setInterval(tick, 250); }
 
   function send(address, action) {
     if (sending) { return; }
