@@ -46,7 +46,7 @@ def test_a_game_is_recorded_rated_and_archived(place: Place) -> None:
         assert game.refused is None
     assert own
     asked = "SELECT split, state, models, num_turns FROM games WHERE game_id = $1"
-    moves = len(game.transcript().moves)
+    moves = len(game.moves)
     rows = query(place.archive, asked, [game.game_id]).rows
     assert rows == [("human", "finished", ["ckpt-000000", "Ada"], moves)]
     rated = query(place.archive, "SELECT DISTINCT model_uid FROM ratings WHERE run_id = $1", [game.run_id])
@@ -126,7 +126,7 @@ def test_who_has_no_time_left_loses(place: Place) -> None:
     assert game.wait(_DEADLINE_S, for_=("over", "failed")) == "over"
     assert "Bob lost: the time is over" in game.says
     assert game.left_s(1) == 0
-    spent = game.transcript().moves[0].latency_ms
+    spent = game.moves[0].latency_ms
     assert spent is not None
     assert game.left_s(0) == pytest.approx(1 - spent / 1000)
     reason = "SELECT reason, state FROM games WHERE game_id = $1"

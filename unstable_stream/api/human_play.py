@@ -35,7 +35,7 @@ from unstable_stream.events import (
     storable_text,
 )
 from unstable_stream.extensions import confined
-from unstable_stream.history.views.transcript import SeatLine, Transcript, TranscriptMove
+from unstable_stream.history.views.transcript import TranscriptMove
 from unstable_stream.log.port import EventLog
 from unstable_stream.log.records import record_from_event
 from unstable_stream.runs.config import RunConfig
@@ -135,7 +135,8 @@ class HumanGame:
             raise ConfigError(f"{self.env_id or policy}: expected an environment for two players")
         if seat not in (0, 1):
             raise ConfigError(f"seat {seat}: expected 0 or 1")
-        self._terms = _Terms(fork, config, template_in(recorded, self.env_id), patience_s, clock_s)
+        template = "" if other.strip() else template_in(recorded, self.env_id)
+        self._terms = _Terms(fork, config, template, patience_s, clock_s)
         self.run_id = new_run_id(config.name)
         self.game_id = game_id(self.run_id, HUMAN, 0)
         self.seat = seat
@@ -180,14 +181,9 @@ class HumanGame:
         Raises:
             ConfigError: it is not the person's turn, or the move is endless.
         """
-        with self._changed:
-            if self.state != "yours":
-                raise ConfigError("it is not your turn")
-            if not action.strip() or len(action) > _LONGEST_MOVE:
-                raise ConfigError(f"expected a move of at most {_LONGEST_MOVE:,} characters")
-            self.state = "theirs"
-        assert self._task.loop is not None
-        self._task.loop.call_soon_threadsafe(self._task.answers.put_nowait, storable_text(action))
+        if not action.strip() or len(action) > _LONGEST_MOVE:
+            raise ConfigError(f"expected a move of at most {_LONGEST_MOVE:,} characters")
+        self._answer(storable_text(action))
 
     def give_up(self) -> None:
         """End the game at the person's turn; it is recorded as abandoned.
@@ -195,12 +191,15 @@ class HumanGame:
         Raises:
             ConfigError: it is not the person's turn.
         """
+        self._answer(None)
+
+    def _answer(self, action: str | None) -> None:
         with self._changed:
             if self.state != "yours":
-                raise ConfigError("wait for your turn to give up")
+                raise ConfigError("it is not your turn")
             self.state = "theirs"
         assert self._task.loop is not None
-        self._task.loop.call_soon_threadsafe(self._task.answers.put_nowait, None)
+        self._task.loop.call_soon_threadsafe(self._task.answers.put_nowait, action)
 
     def end(self, reason: str, number: int | None = None) -> None:
         """End the game wherever it is; it is recorded as abandoned."""
@@ -220,15 +219,10 @@ class HumanGame:
             self._changed.wait_for(lambda: self.state in for_, timeout_s)
             return self.state
 
-    def transcript(self) -> Transcript:
-        """Return what has been played so far."""
-        seats = [
-            SeatLine(seat, uid, HUMAN if seat in self.people else "checkpoint", None, False, None, None, None)
-            for seat, uid in sorted(self.names.items())
-        ]
-        ends = (None, None, None, None, None, None, None)
-        game = (self.game_id, self.run_id, "in-flight", HUMAN, 0, self.env_id)
-        return Transcript(*game, *ends, seats, list(self._moves))
+    @property
+    def moves(self) -> Sequence[TranscriptMove]:
+        """What has been played so far, each with the time that it took."""
+        return tuple(self._moves)
 
     @property
     def loading(self) -> int:

@@ -150,3 +150,64 @@ def test_cards_are_read_from_the_texts_of_poker() -> None:
     assert cards_of("### Starting round 1. Your card is: 'K'\nYour card is: 'Q'") == {"your": "Q"}
     assert cards_of("Public card: none yet") == {}
     assert cards_of(None) == {}
+
+
+_CHESS = """Current board:
+   +-----------------+
+ 8 | r n b q k b n r |
+ 7 | p p p p . p p p |
+ 6 | . . . . . . . . |
+ 5 | . . . . p . . . |
+ 4 | . . . . P . . . |
+ 3 | . . . . . . . . |
+ 2 | P P P P . P P P |
+ 1 | R N B Q K B N R |
+   +-----------------+
+     a b c d e f g h
+Valid moves: [g1h3], [g1f3]"""
+_CHECKERS = """Current board:
+
+     0  1  2  3  4  5  6  7
+   +-------------------------
+ 0 | .  b  .  b  .  R  .  b
+ 1 | b  .  b  .  b  .  b  .
+ 2 | .  b  .  b  .  b  .  b
+ 3 | .  .  .  .  .  .  .  .
+ 4 | .  .  .  .  .  .  .  .
+ 5 | r  .  r  .  r  .  r  .
+ 6 | .  r  .  r  .  r  .  r
+ 7 | r  .  r  .  r  .  r  .
+"""
+
+
+def test_pieces_are_read_from_the_texts_of_textarena() -> None:
+    # What the move did is not known before the next text; a board that was shown before is not the last one.
+    (board,) = drawn(*game("Chess-v0-train", ["[g1f3]"], sees=_CHESS.replace("P", ".") + "\n" + _CHESS))
+    assert [board.names[cell] for cell in board.last] == ["g1", "f3"]
+    assert board.before
+    assert board.says().startswith("row 1: black rook, black knight")
+    assert board.cells[board.names.index("e4")] == 0
+    # Its rows end with a blank.
+    sees = _CHECKERS.replace("\n", " \n")
+    (board,) = drawn(*game("Checkers-v0", ["[5 0 4 1]"], sees=sees))
+    assert [divmod(cell, 8) for cell in board.last] == [(5, 0), (4, 1)]
+    king = board.pieces[5]
+    assert king is not None
+    assert king.name == "seat 0's king"
+    assert boards_of(*game("Chess-v0-blind", ["[e2e4]"])) is None
+
+
+@pytest.mark.parametrize("name", ["chess", "checkers"])
+def test_pieces_are_read_from_the_texts_of_openspiel(name: str) -> None:
+    env_id, moves = openspiel(name)
+    boards = drawn(env_id, moves)
+    assert len(boards) == len(moves)
+    assert sum(not board.before for board in boards) == len(boards) - 1, "each but the last has a next text"
+    first = boards[0]
+    (piece,) = {first.pieces[cell] for cell in first.last} - {None}
+    assert piece is not None
+    assert piece.seat == moves[0].seat
+    assert sum(cell is not None for cell in first.cells) == (32 if name == "chess" else 24)
+    at_move = board_now(env_id, [], moves[0].seat, moves[0].observation or "")
+    assert at_move is not None
+    assert at_move.says().count("empty") == (32 if name == "chess" else 40)

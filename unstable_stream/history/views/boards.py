@@ -1,5 +1,6 @@
-"""Draw the boards of a game: from the moves of TicTacToe, SimpleTak and ConnectFour, and from the grids that
-games of OpenSpiel show. Cells have the names by which actions call them. Other games have texts.
+"""Draw the boards of a game: from the moves of TicTacToe, SimpleTak and ConnectFour, from the grids that
+games of OpenSpiel show, and from the texts of chess and checkers. Cells have the names by which actions call
+them. Other games have texts.
 """
 
 import re
@@ -7,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from unstable_stream.history.views.pieces import PIECE_GAMES, Piece, PieceGame
 from unstable_stream.history.views.transcript import TranscriptMove
 
 _SIZE: Final = re.compile(r"has (\d+) rows and (\d+) columns")
@@ -34,6 +36,7 @@ _MARKED: Final = {
     "SimpleTak": _Family("OX", "mark", "numbers"),
     "ConnectFour": _Family("XO", "mark", "columns"),
 }
+_OF_PIECES: Final = _Family("  ", "turn", "squares")
 _GRIDS: Final = {
     "tic_tac_toe": _Family("xo", "mark", "places"),
     "mnk": _Family("xo", "mark", "places"),
@@ -61,6 +64,8 @@ class BoardPicture:
     """The mark of each seat: ``X`` or ``O``; other letters are pieces."""
     last: Sequence[int] = ()
     """The cells that the move named; none: it was refused."""
+    pieces: Sequence[Piece | None] = ()
+    """Where pieces are of several kinds, that of each cell."""
     before: bool = False
     """It is as it was before the move: what the move changed is not recorded."""
 
@@ -71,7 +76,8 @@ class BoardPicture:
 
     def says(self) -> str:
         """Return the board for who cannot see it, row by row."""
-        signs = ["empty" if seat is None else self.marks[seat] for seat in self.cells]
+        signs: list[str] = ["empty" if seat is None else self.marks[seat] for seat in self.cells]
+        signs = [piece.name if piece else "empty" for piece in self.pieces] or signs
         return "; ".join(
             f"row {row + 1}: {', '.join(signs[row * self.columns : (row + 1) * self.columns])}"
             for row in range(self.rows)
@@ -95,18 +101,23 @@ def boards_of(env_id: str | None, moves: Sequence[TranscriptMove]) -> list[Board
     """Return the board after each move, as far as it is known; ``None`` for a game that has none."""
     family = (env_id or "").split("-")[0]
     spiel = _OPENSPIEL.match(env_id or "")
-    game = _GRIDS.get(spiel[1]) if spiel else _MARKED.get(family)
+    of_pieces = PIECE_GAMES.get(spiel[0] if spiel else family)
+    game = _OF_PIECES if of_pieces else _GRIDS.get(spiel[1]) if spiel else _MARKED.get(family)
     if game is None or any(move.seat not in (0, 1) for move in moves):
         return None
-    seen = [_grid(game, spiel[1], move.observation or "") if spiel else None for move in moves]
-    board = None if spiel else _empty(game, family, moves)
+    texts = [move.observation or "" for move in moves]
+    seen = [
+        _set_up(of_pieces, text) if of_pieces else _grid(game, spiel[1], text) if spiel else None
+        for text in texts
+    ]
+    board = None if spiel or of_pieces else _empty(game, family, moves)
     boards: list[BoardPicture | None] = []
     for turn, move in enumerate(moves):
         board = seen[turn] or board
         then = seen[turn + 1] if turn + 1 < len(moves) else None
         if move.valid and board is not None:
             board = _after(board, then, game, move, named=spiel is not None)
-            if board is None and not spiel:
+            if board is None and game.kind == "mark" and not spiel:
                 return None  # accepted by rules that are not these
         else:
             board = then or (replace(board, last=(), before=False) if board else None)
@@ -132,7 +143,7 @@ def _after(
     board: BoardPicture, then: BoardPicture | None, game: _Family, move: TranscriptMove, *, named: bool
 ) -> BoardPicture | None:
     """Return the board after an accepted move; ``then``: as the next text shows it."""
-    many = 2 if game.kind == "move" else 1
+    many = 1 if game.kind == "mark" else 2
     called = board.called(spelled(move) if named else move.action)[:many]
     if then is not None:
         return replace(then, last=called)
@@ -164,6 +175,14 @@ def _empty(game: _Family, family: str, moves: Sequence[TranscriptMove]) -> Board
         cells = [row.strip("|").count("|") + 1 for row in _CELL.findall(text)]
         rows = columns = cells[0] if cells else 4
     return _picture(game, columns, [None] * (rows * columns), [""] * rows)
+
+
+def _set_up(game: PieceGame, text: str) -> BoardPicture | None:
+    read = game.read(text)
+    if read is None:
+        return None
+    pieces, names = read
+    return BoardPicture(8, [piece and piece.seat for piece in pieces], names, "  ", pieces=pieces)
 
 
 def _grid(game: _Family, name: str, text: str) -> BoardPicture | None:

@@ -1,6 +1,7 @@
 """Games that people play here: against a checkpoint, or against each other, also many in a tournament."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import permutations
@@ -31,7 +32,7 @@ _CHECKPOINTS: Final = """
 _PATIENCE_S: Final = 3.0
 _LOADING_S: Final = 0.5
 """It is told more often how far the loading is."""
-_OFFERED: Final = 40
+_OFFERED: Final = 120
 _MOST_PEOPLE: Final = 12
 
 
@@ -106,7 +107,7 @@ def watch(site: Site, shelf: Shelf, request: Request) -> Response:
     game = _game(site, request)
     patience_s = _LOADING_S if game.state == "loading" else _PATIENCE_S
     state = game.wait(0.0 if "now" in request.query_params else patience_s)
-    moves = game.transcript().moves
+    moves = game.moves
     board = board_now(game.env_id, moves, game.to_move, game.observation if state == "yours" else "")
     offers = _offers(game, board) if state == "yours" else {}
     hints = None
@@ -139,6 +140,9 @@ def _offers(game: HumanGame, board: BoardPicture | None) -> Mapping[str, Sequenc
     """
     with suppress(GameError):
         moves = {move: board.called(move) if board else () for move in legal_moves(game.observation)}
+        # In chess several moves may be called by the same cell: a click on it names none of them.
+        named = Counter(moves.values())
+        moves = {move: cells if named[cells] == 1 else () for move, cells in moves.items()}
         return moves if len(moves) <= _OFFERED or all(moves.values()) else {}
     return {}
 
