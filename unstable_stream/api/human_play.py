@@ -146,8 +146,9 @@ class HumanGame:
         """The names of the persons, by seat."""
         if other.strip():
             self.people[1 - seat] = storable_text(other).strip()[:60]
-        if any("ckpt-" in each for each in self.people.values()):
-            raise ConfigError(f"name={name!r}: it would be taken for a checkpoint; choose another")
+        for each in self.people.values():
+            if "ckpt-" in each:
+                raise ConfigError(f"name={each!r}: it would be taken for a checkpoint; choose another")
         if len(set(self.people.values())) < len(self.people):
             raise ConfigError(f"both persons are named {name!r}: choose two names")
         if clock_s is not None and not 0 < clock_s <= _LONGEST_CLOCK_S:
@@ -155,7 +156,7 @@ class HumanGame:
         self.policy = fork.name
         """The name of the checkpoint that it plays against."""
         self.names = {0: fork.checkpoints[-1].model_uid, 1: fork.checkpoints[-1].model_uid} | self.people
-        """Who plays, by seat."""
+        """The names of all players, by seat."""
         self.state: State = "loading"
         self.observation = ""
         self.says = ""
@@ -221,7 +222,7 @@ class HumanGame:
 
     @property
     def moves(self) -> Sequence[TranscriptMove]:
-        """What has been played so far, each with the time that it took."""
+        """The moves so far, each with the time that it took."""
         return tuple(self._moves)
 
     @property

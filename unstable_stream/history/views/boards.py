@@ -65,7 +65,7 @@ class BoardPicture:
     last: Sequence[int] = ()
     """The cells that the move named; none: it was refused."""
     pieces: Sequence[Piece | None] = ()
-    """Where pieces are of several kinds, that of each cell."""
+    """The piece of each cell, in games whose pieces are of several kinds."""
     before: bool = False
     """It is as it was before the move: what the move changed is not recorded."""
 
