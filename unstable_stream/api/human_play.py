@@ -84,6 +84,16 @@ class _Task:
     loaded: int = 0
 
 
+@dataclass
+class _Clock:
+    """The time that the players have used for their moves, and who thinks now."""
+
+    seat: int
+    """The seat of the person who was last asked for a move."""
+    asked_at: float = 0.0
+    used_s: list[float] = field(default_factory=lambda: [0.0, 0.0])
+
+
 class HumanGame:
     """One game of a person against a checkpoint, or another person. It goes on in a thread; ask it for its
     state.
@@ -140,8 +150,6 @@ class HumanGame:
         self.run_id = new_run_id(config.name)
         self.game_id = game_id(self.run_id, HUMAN, 0)
         self.seat = seat
-        self.to_move = seat
-        """The seat of the person who was last asked for a move."""
         self.people = {seat: storable_text(name).strip()[:60] or HUMAN}
         """The names of the persons, by seat."""
         if other.strip():
@@ -153,17 +161,12 @@ class HumanGame:
             raise ConfigError(f"both persons are named {name!r}: choose two names")
         if clock_s is not None and not 0 < clock_s <= _LONGEST_CLOCK_S:
             raise ConfigError(f"a clock of {clock_s:g} s: expected more than 0 and at most 24 hours")
-        self.policy = fork.name
-        """The name of the checkpoint that it plays against."""
-        self.names = {0: fork.checkpoints[-1].model_uid, 1: fork.checkpoints[-1].model_uid} | self.people
-        """The names of all players, by seat."""
         self.state: State = "loading"
         self.observation = ""
         self.says = ""
         """The end in words, or what went wrong."""
         self._moves: list[TranscriptMove] = []
-        self._used_s = [0.0, 0.0]
-        self._asked_at = 0.0
+        self._clock = _Clock(seat)
         self._changed = threading.Condition()
         self._task = _Task()
         self._thread = threading.Thread(target=self._run, name=f"play {self.game_id}", daemon=True)
@@ -226,6 +229,21 @@ class HumanGame:
         return tuple(self._moves)
 
     @property
+    def to_move(self) -> int:
+        """The seat of the person who was last asked for a move."""
+        return self._clock.seat
+
+    @property
+    def policy(self) -> str:
+        """The name of the checkpoint that it plays against."""
+        return self._terms.fork.name
+
+    @property
+    def names(self) -> dict[int, str]:
+        """The names of all players, by seat."""
+        return dict.fromkeys((0, 1), self._terms.fork.checkpoints[-1].model_uid) | self.people
+
+    @property
     def loading(self) -> int:
         """The number of the steps of :data:`LOADING` that are done."""
         return self._task.loaded
@@ -235,8 +253,8 @@ class HumanGame:
         if self._terms.clock_s is None or seat not in self.people:
             return None
         running = self.state == "yours" and self.to_move == seat
-        now_s = time.monotonic() - self._asked_at if running else 0.0
-        return max(0.0, self._terms.clock_s - self._used_s[seat] - now_s)
+        now_s = time.monotonic() - self._clock.asked_at if running else 0.0
+        return max(0.0, self._terms.clock_s - self._clock.used_s[seat] - now_s)
 
     def called(self, seat: int) -> str:
         """Return the name of a person as this game says it: ``You`` if nobody else could be meant."""
@@ -388,7 +406,8 @@ class HumanGame:
 
         left_s = self.left_s(turn.seat)
         with self._changed:
-            self.observation, self.to_move, self._asked_at = turn.observation, turn.seat, time.monotonic()
+            self.observation = turn.observation
+            self._clock.seat, self._clock.asked_at = turn.seat, time.monotonic()
             self.state = "yours"
             self._changed.notify_all()
         whose = f"the person in seat {turn.seat}"
@@ -397,7 +416,7 @@ class HumanGame:
             action = await asyncio.wait_for(self._task.answers.get(), wait_s)
         except TimeoutError:
             if left_s is not None:
-                self._used_s[turn.seat] += left_s
+                self._clock.used_s[turn.seat] += left_s
                 raise _OutOfTimeError(f"{whose} ran out of time") from None
             raise _GivenUpError(f"{whose} made no move for {wait_s:g} s") from None
         if action is None:
@@ -408,7 +427,7 @@ class HumanGame:
         # A person is told at once: few environments show a refused move to who made it.
         valid = turn.accepts is None or turn.accepts(move.action)
         seen = turn.observation if turn.seat in self.people else None  # not what a model has in its hand
-        self._used_s[turn.seat] += took_s
+        self._clock.used_s[turn.seat] += took_s
         noted = TranscriptMove(len(self._moves), turn.seat, move.action, valid, seen, None, None, None)
         self._moves.append(replace(noted, latency_ms=1000 * took_s))
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from unstable_stream.history.views.pieces import PIECE_GAMES, Piece, PieceGame
+from unstable_stream.history.views.pieces import PIECE_GAMES, BoardPiece, PieceGame
 from unstable_stream.history.views.transcript import TranscriptMove
 
 _SIZE: Final = re.compile(r"has (\d+) rows and (\d+) columns")
@@ -64,7 +64,7 @@ class BoardPicture:
     """The mark of each seat: ``X`` or ``O``; other letters are pieces."""
     last: Sequence[int] = ()
     """The cells that the move named; none: it was refused."""
-    pieces: Sequence[Piece | None] = ()
+    pieces: Sequence[BoardPiece | None] = ()
     """The piece of each cell, in games whose pieces are of several kinds."""
     before: bool = False
     """It is as it was before the move: what the move changed is not recorded."""

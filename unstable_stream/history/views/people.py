@@ -31,7 +31,7 @@ class PeopleGame(NamedTuple):
     lost."""
 
 
-class Standing(NamedTuple):
+class PersonStanding(NamedTuple):
     """The results of one person."""
 
     name: str
@@ -51,11 +51,11 @@ def people_games(archive: ArchiveAddress, since: float = 0.0) -> list[PeopleGame
     return [PeopleGame(game, (players[0], players[1]), results) for game, players, results in rows]
 
 
-def standings(games: Sequence[PeopleGame]) -> list[Standing]:
+def standings(games: Sequence[PeopleGame]) -> list[PersonStanding]:
     """Return the standing of each person, the best first; that of checkpoints has no name."""
     counts: defaultdict[str, Counter[str | None]] = defaultdict(Counter)
     for game in games:
         for player, result in zip(game.players, game.results, strict=True):
             counts[player][result] += 1
-    found = [Standing(name, each["win"], each["draw"], each["loss"]) for name, each in counts.items()]
+    found = [PersonStanding(name, each["win"], each["draw"], each["loss"]) for name, each in counts.items()]
     return sorted(found, key=lambda each: (-each.points, each.lost, each.name))

@@ -14,7 +14,7 @@ _FEN: Final = re.compile(r"^()([1-8a-zA-Z]+(?:/[1-8a-zA-Z]+){7}) [wb] ", re.MULT
 _NUMBERED_ROW: Final = re.compile(r"^([1-8])([.o+8*]{8})$", re.MULTILINE)
 
 
-class Piece(NamedTuple):
+class BoardPiece(NamedTuple):
     """A kind of piece of one side."""
 
     seat: int
@@ -23,22 +23,22 @@ class Piece(NamedTuple):
     name: str
 
 
-def _pieces(kinds: Sequence[str], *sides: tuple[int, str, str, str]) -> dict[str, Piece]:
+def _pieces(kinds: Sequence[str], *sides: tuple[int, str, str, str]) -> dict[str, BoardPiece]:
     """Return the pieces by their letters; a side is seat, name, glyphs, and letters in the order of kinds."""
     return {
-        letter: Piece(seat, glyph + _AS_TEXT, f"{side} {kind}")
+        letter: BoardPiece(seat, glyph + _AS_TEXT, f"{side} {kind}")
         for seat, side, glyphs, letters in sides
         for letter, glyph, kind in zip(letters, glyphs, kinds, strict=True)
     }
 
 
-def _chess(white: int) -> dict[str, Piece]:
+def _chess(white: int) -> dict[str, BoardPiece]:
     kinds = ("king", "queen", "rook", "bishop", "knight", "pawn")
     sides = (white, "white", "♔♕♖♗♘♙", "KQRBNP"), (1 - white, "black", "♚♛♜♝♞♟", "kqrbnp")
     return _pieces(kinds, *sides)
 
 
-def _checkers(first: str, second: str) -> dict[str, Piece]:
+def _checkers(first: str, second: str) -> dict[str, BoardPiece]:
     return _pieces(("man", "king"), (0, "seat 0's", "●♛", first), (1, "seat 1's", "●♛", second))
 
 
@@ -48,11 +48,11 @@ class PieceGame:
 
     row: re.Pattern[str]
     """Matches the number of a row, if it has one, and its cells; all rows at once where it has none."""
-    pieces: Mapping[str, Piece]
+    pieces: Mapping[str, BoardPiece]
     letters: bool = True
     """Cells are called by letter and number; otherwise by row and column."""
 
-    def read(self, text: str) -> tuple[list[Piece | None], list[str]] | None:
+    def read(self, text: str) -> tuple[list[BoardPiece | None], list[str]] | None:
         """Return the last board of a text, row by row from the top, and how its cells are called."""
         found = self.row.findall(text)
         if found and "/" in found[-1][1]:  # Forsyth-Edwards notation
