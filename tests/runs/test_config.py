@@ -172,6 +172,8 @@ def test_several_mistakes_are_reported_together() -> None:
         ("learner.learning_rate=3e-4", lambda config: config.learner.learning_rate == 3e-4),
         ("name=demo", lambda config: config.name == "demo"),
         ('name="a b"', lambda config: config.name == "a b"),
+        ("buffer.max_staleness=none", lambda config: config.buffer.max_staleness is None),
+        ('name="none"', lambda config: config.name == "none"),
         ("engine.max_loras=3", lambda config: config.engine.max_loras == 3),
         ("engine.type=vllm", lambda config: config.engine.type == "vllm"),
         ("collector.filter_opponent_invalid=true", lambda config: config.collector.filter_opponent_invalid),

@@ -158,7 +158,8 @@ def _parted(override: str | tuple[str, Any]) -> tuple[str, Any]:
     except RecursionError as error:
         raise ConfigError(f"--set {name}: {_TOO_DEEP}") from error
     except ValueError:
-        return name.strip(), text  # a bare word is a string, so that --set name=demo needs no quotes
+        # A bare word is a string, so that --set name=demo needs no quotes; TOML has no word for nothing.
+        return name.strip(), None if text.strip() == "none" else text
     _check(values, f"--set {name}")
     return name.strip(), values["value"]
 
