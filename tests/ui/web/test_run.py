@@ -43,6 +43,20 @@ def test_what_it_won_comes_after_the_page(client: TestClient, base: str) -> None
     assert client.get(f"{base}/runs/run-z/results").status_code == 404
 
 
+def test_a_policy_that_was_evaluated_once_and_players_that_met_have_results(tmp_path: Path) -> None:
+    met = [event for event in made_up_run("run-c", updates=2) if getattr(event, "split", "") != "eval"]
+    with shown(tmp_path / "once", *made_up_run("run-c", updates=0)) as (client, base):
+        results = client.get(f"{base}/runs/run-c/results").text
+        assert '<td data-label="95 % interval">' in results
+        page = client.get(f"{base}/runs/run-c").text
+        lost = unescape(re.findall(r'href="([^"]*result=loss[^"]*)"', page)[0])
+        games = client.get(lost).text
+    assert "No game fits" not in games
+    with shown(tmp_path / "met", *met) as (client, base):
+        results = client.get(f"{base}/runs/run-c/results").text
+    assert "is first, stronger than" in results
+
+
 @pytest.mark.parametrize(("axis", "per_update"), [("games", 4.0), ("hours", 6 / 3600)])
 def test_curves_by_games_and_by_hours(client: TestClient, base: str, axis: str, per_update: float) -> None:
     found = charts(client, base, f"run=run-a&by={axis}")

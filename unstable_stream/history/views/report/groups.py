@@ -99,8 +99,8 @@ def group_runs(runs: Sequence[RunFacts], by: Sequence[str] = ()) -> list[RunGrou
 
     Runs of one group have equal configurations but for the seed, the note and where they ran; a fork is of
     another group than its parent. A group of a sweep is named by the values that the sweep varies, others by
-    their runs' name if it is theirs alone, by the keys that differ if they are few, or of single runs by their
-    labels.
+    their runs' name if it is theirs alone, by the keys that differ if they are few, or of single runs by
+    their labels.
 
     Args:
         runs: at least one.

@@ -113,7 +113,7 @@ def results(site: Site, shelf: Shelf, request: Request) -> Response:
     told: Sequence[str] = ()
     if not facts.opponents:  # of a tournament, whose players all met each other
         (read,) = charts.read(shelf, [facts.run_id])
-        told = [line for chart in who_beats_whom([read.facts]) if chart.kind == "ladder" for line in chart.told]
+        told = who_beats_whom([read.facts])[0].told
     once = () if changes else facts.opponents
     return page("results.html.jinja", site, shelf, changes=changes, once=once, told=told)
 
