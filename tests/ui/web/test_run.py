@@ -32,7 +32,9 @@ def test_the_page_says_what_was_done_and_what_went_wrong(client: TestClient, bas
     assert "6 of 6 updates, 38 games" in page
     assert "60% of the answers are legal moves" in page
     assert "malformed &lt;b&gt;JSON&lt;/b&gt;" in page
-    assert client.get(f"{base}/runs/run-z").status_code == 404
+    missing = client.get(f"{base}/runs/run-z")
+    assert missing.status_code == 404
+    assert f'<a href="{base}/games">Games</a>' in re.sub(r"\s+", " ", missing.text).replace(" >", ">")
 
 
 def test_what_it_won_comes_after_the_page(client: TestClient, base: str) -> None:

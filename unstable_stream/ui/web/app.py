@@ -111,7 +111,9 @@ def build_app(site: Site, *, token: str, hosts: Collection[str]) -> Starlette:
         else:
             assert isinstance(error, UnstableStreamError)
             status, says = _status(error), str(error)
-        return page("error.html.jinja", site, status=status, title=_TITLES.get(status, "Error"), says=says)
+        shelf = site.shelves.get(request.url.path.split("/")[1])  # a way on from what was not there
+        title = _TITLES.get(status, "Error")
+        return page("error.html.jinja", site, shelf, status=status, title=title, says=says)
 
     routes: list[BaseRoute] = [
         Route("/", home),
