@@ -42,6 +42,7 @@ def test_what_it_won_comes_after_the_page(client: TestClient, base: str) -> None
     assert f'data-fetch="{base}/runs/run-a/results"' in page
     results = client.get(f"{base}/runs/run-a/results").text
     assert " won, " in results
+    assert "Waiting</th>" in client.get(f"{base}/runs/run-a/cost").text
     assert client.get(f"{base}/runs/run-z/results").status_code == 404
 
 

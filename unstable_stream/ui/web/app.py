@@ -46,6 +46,7 @@ ROUTES: Final[Sequence[tuple[str, Page, Sequence[str]]]] = (
     ("/runs/{run}/latest", run.latest_games, ("GET",)),
     ("/runs/{run}/results", run.results, ("GET",)),
     ("/runs/{run}/wrong", run.wrong, ("GET",)),
+    ("/runs/{run}/cost", run.cost, ("GET",)),
     ("/charts.json", run.curves, ("GET",)),
     ("/charts.csv", run.curve_csv, ("GET",)),
     ("/numbers", run.numbers, ("GET",)),

@@ -118,6 +118,12 @@ def results(site: Site, shelf: Shelf, request: Request) -> Response:
     return page("results.html.jinja", site, shelf, changes=changes, once=once, told=told)
 
 
+def cost(site: Site, shelf: Shelf, request: Request) -> Response:
+    """Return the rows of the page about what it cost."""
+    (facts,) = charts.results(shelf, [request.path_params["run"]])
+    return page("cost.html.jinja", site, shelf, cost=facts.cost)
+
+
 def curves(site: Site, shelf: Shelf, request: Request) -> Response:
     """Return the numbers of all charts of one run or several."""
     return charts.answer(*_asked(shelf, request))
