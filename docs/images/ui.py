@@ -32,7 +32,7 @@ _TO_THE_CURVES = """
 """
 _TO_THE_LADDER = """
     const ladder = document.querySelector('figure[data-key=ladder-0]');
-    ladder.style.scrollMarginTop = '72px';
+    ladder.style.scrollMarginTop = '140px';
     ladder.scrollIntoView({ behavior: 'instant' });
 """
 _LADDER = "document.querySelector('table.ladder') !== null"
@@ -49,14 +49,16 @@ _PAINTED = "new Promise(done => requestAnimationFrame(() => requestAnimationFram
 
 def take(data: Path, run: str, game: str, into: Path = _HERE) -> None:
     """Write one PNG for each of the main pages but the one of a game being played."""
-    other = next((line.run_id for line in list_runs(Place.at(data).archive) if line.run_id != run), run)
+    lines = list_runs(Place.at(data).archive)
+    other = next((line.run_id for line in lines if line.run_id != run), run)
+    tournament = next((line.run_id for line in lines if line.kind == "tournament"), run)
     pages = {
         "ui-runs": ("", 640, "document.querySelector('table.runs') !== null"),
         "ui-compare": (f"compare?run={run}&run={other}&smoothing=0.7", 600, _COMPARED),
         "ui-compare-dark": (f"compare?run={run}&run={other}&smoothing=0.7", 600, _COMPARED),
         "ui-what-if": (f"what-if?run={run}", 1000, "true"),
-        "ui-run": (f"runs/{run}", 760, _DRAWN),
-        "ui-ladder": (f"runs/{run}", 640, _LADDER),
+        "ui-run": (f"runs/{run}", 1060, _DRAWN),
+        "ui-ladder": (f"runs/{tournament}", 640, _LADDER),
         "ui-game": (f"games/{game}#move-5", 860, _WATCHED),
         "ui-game-dark": (f"games/{game}#move-5", 860, _WATCHED),
         "ui-why": (f"why?of={run}:update:3", 660, "true"),

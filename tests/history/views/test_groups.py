@@ -60,6 +60,9 @@ def test_a_group_is_named_by_its_runs_or_else_by_what_differs(runs: list[RunFact
     (name, other) = (group.name for group in group_runs([long, _changed(one)]))
     assert name == "a=1, b=2, c=3, 1 more"
     assert other == "a=not set, b=not set, c=not set, 1 more"
+    # Single runs that differ in more than is said are themselves.
+    labelled = [replace(long, label="run-1"), replace(_changed(one), label="run-2")]
+    assert [group.name for group in group_runs(labelled)] == ["run-1", "run-2"]
     fork = replace(one, about=one.about | {"parent_run_id": "demo-0", "parent_update": 3, "sweep": None})
     assert [group.settings for group in group_runs([_changed(one), fork])][1] == {"forked from": '"demo-0@3"'}
 

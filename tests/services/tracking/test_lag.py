@@ -52,6 +52,14 @@ async def test_lag_counts_records_and_partitions_without_a_position_whatever_lie
     assert (found[0].lag, found[1].lag, found[1].committed) == (5 - read, others, None)
 
 
+async def test_partitions_of_other_runs_are_no_lag_of_the_group_of_one(any_log: EventLog, topic: str) -> None:
+    await fill(any_log, topic, 0, 5)
+    await read_and_commit(any_log, topic, f"rating-processor/run-{topic}", 3)
+    await fill(any_log, topic, 1, 4)
+    found = await lag_of(any_log, topic, f"rating-processor/run-{topic}")
+    assert {number: lag.lag for number, lag in found.items()} == {0: 2}
+
+
 async def test_far_behind_it_is_at_least_the_records(any_log: EventLog, topic: str) -> None:
     await fill(any_log, topic, 0, 1)
     await read_and_commit(any_log, topic, f"group-{topic}", 1)

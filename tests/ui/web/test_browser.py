@@ -140,6 +140,9 @@ def test_sql_is_asked_charted_and_shared(tab: Tab, data: Path) -> None:
         tab.wait(nine_rows)
         tab.go(shared.split("?")[0] + "?q=SELECT+'<img+src=x+onerror=alert(1)>'+AS+text")
         tab.wait("document.querySelector('#rows td').innerText.startsWith('<img')")
+        # A prompt does not make its row as high as the screen.
+        tab.go(shared.split("?")[0] + "?q=SELECT+repeat('a+line'+||+chr(10),+500)")
+        tab.wait("document.querySelector('#rows td .much')?.clientHeight < 200")
 
 
 def test_rows_are_sorted_filtered_and_saved_by_clicking(tab: Tab, data: Path) -> None:

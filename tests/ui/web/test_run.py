@@ -32,7 +32,9 @@ def test_the_page_says_what_was_done_and_what_went_wrong(client: TestClient, bas
     assert "6 of 6 updates, 38 games" in page
     assert "60% of the answers are legal moves" in page
     assert "malformed &lt;b&gt;JSON&lt;/b&gt;" in page
-    assert client.get(f"{base}/runs/run-z").status_code == 404
+    missing = client.get(f"{base}/runs/run-z")
+    assert missing.status_code == 404
+    assert f'<a href="{base}/games">Games</a>' in re.sub(r"\s+", " ", missing.text).replace(" >", ">")
 
 
 def test_what_it_won_comes_after_the_page(client: TestClient, base: str) -> None:
@@ -40,7 +42,22 @@ def test_what_it_won_comes_after_the_page(client: TestClient, base: str) -> None
     assert f'data-fetch="{base}/runs/run-a/results"' in page
     results = client.get(f"{base}/runs/run-a/results").text
     assert " won, " in results
+    assert "Waiting</th>" in client.get(f"{base}/runs/run-a/cost").text
     assert client.get(f"{base}/runs/run-z/results").status_code == 404
+
+
+def test_a_policy_that_was_evaluated_once_and_players_that_met_have_results(tmp_path: Path) -> None:
+    met = [event for event in made_up_run("run-c", updates=2) if getattr(event, "split", "") != "eval"]
+    with shown(tmp_path / "once", *made_up_run("run-c", updates=0)) as (client, base):
+        results = client.get(f"{base}/runs/run-c/results").text
+        assert '<td data-label="95 % interval">' in results
+        page = client.get(f"{base}/runs/run-c").text
+        lost = unescape(re.findall(r'href="([^"]*result=loss[^"]*)"', page)[0])
+        games = client.get(lost).text
+    assert "No game fits" not in games
+    with shown(tmp_path / "met", *met) as (client, base):
+        results = client.get(f"{base}/runs/run-c/results").text
+    assert "is first, stronger than" in results
 
 
 @pytest.mark.parametrize(("axis", "per_update"), [("games", 4.0), ("hours", 6 / 3600)])

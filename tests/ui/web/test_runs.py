@@ -78,7 +78,9 @@ def test_dropped_runs_are_listed_last(tmp_path: Path, monkeypatch: pytest.Monkey
         writer.write(stored(made_up_run("run-c", updates=1) + made_up_run("run-d", updates=1)))
     dropped = drop_run(place.archive, "run-d")
     with client_of(place) as client:
-        rows = client.get("/").text.split("<tr>")[2:]
+        page = client.get("/").text
+        assert 'Last games of <a href="/data/runs/run-c">made up run-c</a>' in page
+        rows = page.split("</table>")[0].split("<tr>")[2:]
         assert ["made up run-c" in row for row in rows] == [True, False]
         assert 'state-dropped">dropped</span>' in rows[1]
         assert f'<time datetime="{dropped.dropped_at.isoformat()}Z">' in rows[1]

@@ -14,6 +14,8 @@ _MOST_CHARACTERS: Final = 6000
 # Background strengths of a token; the page has a class for each.
 _SHADES: Final = 6
 _NATS_OF_A_SHADE: Final = 0.9
+_ROUNDING: Final = 1e-12
+"""A mean of rewards that is nearer to zero is zero but for rounding."""
 
 
 def config_text(config: Any) -> str:
@@ -31,7 +33,9 @@ def number(value: float | None) -> str:
 
 
 def _signed(value: float | None) -> str:
-    return "–" if value is None else f"{value:+.4g}".replace("-", "−")
+    if value is None:
+        return "–"
+    return f"{0.0 if abs(value) < _ROUNDING else value:+.4g}".replace("-", "−")
 
 
 def share(value: float | None) -> str:

@@ -50,7 +50,9 @@ async def measure_lag(log: EventLog, groups: Sequence[str], topics: Collection[s
     found: list[Lag] = []
     for group, positions in committed.items():
         own = {at.topic for at in positions}
-        for at in sorted(at for at in ends if at.topic in own):
+        # Where the group of one run has no position there is nothing but records of other runs.
+        of_run = run_of_group(group) is not None
+        for at in sorted(at for at in ends if at.topic in own and (at in positions or not of_run)):
             position = positions.get(at)
             behind = ends[at] - max(begins[at] if position is None else position, begins[at])
             found.append(Lag(group, at, position, ends[at], max(0, behind)))

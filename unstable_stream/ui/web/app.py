@@ -46,6 +46,7 @@ ROUTES: Final[Sequence[tuple[str, Page, Sequence[str]]]] = (
     ("/runs/{run}/latest", run.latest_games, ("GET",)),
     ("/runs/{run}/results", run.results, ("GET",)),
     ("/runs/{run}/wrong", run.wrong, ("GET",)),
+    ("/runs/{run}/cost", run.cost, ("GET",)),
     ("/charts.json", run.curves, ("GET",)),
     ("/charts.csv", run.curve_csv, ("GET",)),
     ("/numbers", run.numbers, ("GET",)),
@@ -113,7 +114,9 @@ def build_app(site: Site, *, token: str, hosts: Collection[str]) -> Starlette:
         else:
             assert isinstance(error, UnstableStreamError)
             status, says = _status(error), str(error)
-        return page("error.html.jinja", site, status=status, title=_TITLES.get(status, "Error"), says=says)
+        shelf = site.shelves.get(request.url.path.split("/")[1])  # a way on from what was not there
+        title = _TITLES.get(status, "Error")
+        return page("error.html.jinja", site, shelf, status=status, title=title, says=says)
 
     routes: list[BaseRoute] = [
         Route("/", home),

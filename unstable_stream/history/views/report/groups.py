@@ -99,7 +99,8 @@ def group_runs(runs: Sequence[RunFacts], by: Sequence[str] = ()) -> list[RunGrou
 
     Runs of one group have equal configurations but for the seed, the note and where they ran; a fork is of
     another group than its parent. A group of a sweep is named by the values that the sweep varies, others by
-    their runs' name if it is theirs alone, or by the keys that differ.
+    their runs' name if it is theirs alone, by the keys that differ if they are few, or of single runs by
+    their labels.
 
     Args:
         runs: at least one.
@@ -148,7 +149,10 @@ def _names(
     varied = [varied_label(runs[0]["varied"] or "{}") if one_sweep else "" for runs in every]
     given = [runs[0]["name"] if len({about["name"] for about in runs}) == 1 else "" for runs in every]
     told = [_told(each) or "all runs" for each in settings]
-    for names in (varied, given, told) if own else (told,):
+    # A few of many keys do not say which run this is: its own label does.
+    alone = all(len(runs) == 1 for runs in groups) and max(map(len, settings)) > _MOST_KEYS
+    labels = [runs[0].label if alone else "" for runs in groups]
+    for names in (varied, given, labels, told) if own else (told,):
         if all(names) and len({*names}) == len(names):
             return names
     return [f"{number}: {name}" for number, name in enumerate(told, 1)]

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -200,7 +200,7 @@ class RunFacts:
     dead_letters: Sequence[Row]
     missing: Sequence[Row]
     """Ranges of offsets that may be of the run and that the archive lacks."""
-    cost: Mapping[str, str]
+    cost: Mapping[str, str] = field(default_factory=dict)
     """Its cost in words, by title."""
     cpu_s: float | None = None
     """CPU-seconds of its processes; ``None``: they reported nothing."""
@@ -297,7 +297,6 @@ def read_summary(archive: ArchiveAddress, run_id: str, label: str) -> RunFacts:
     run = {"run": run_id}
     (about,) = query(archive, "FROM runs WHERE run_id = $run", run).dicts()
     (totals,) = query(archive, _TOTALS, run).dicts()
-    cost = run_cost(archive, run_id)
     last = about["finished_at"] or totals["last_at"] or about["started_at"]
     duration_s = max(0.0, (last - about["started_at"]).total_seconds())
     return RunFacts(
@@ -310,18 +309,19 @@ def read_summary(archive: ArchiveAddress, run_id: str, label: str) -> RunFacts:
         duration_s=duration_s,
         heard_at=last,
         bin_s=_bin_width(duration_s),
-        cost=cost_words(cost),
-        cpu_s=cost.used.cpu_s if cost.used else None,
         **_rows(archive, _TOLD, run_id),
     )
 
 
 def with_results(archive: ArchiveAddress, summary: RunFacts) -> RunFacts:
-    """Return the summary of a run with what its policies won and lost."""
+    """Return the summary of a run with what its policies won and lost, and what it cost."""
+    cost = run_cost(archive, summary.run_id)
     results = read_results(archive, summary.run_id)
     ((rating,),) = query(archive, _RATING, {"run": summary.run_id}).rows
     return replace(
         summary,
+        cost=cost_words(cost),
+        cpu_s=cost.used.cpu_s if cost.used else None,
         rating=rating,
         opponents=[row for row in results if not row["together"]],
         curve=[row for row in results if row["together"]],

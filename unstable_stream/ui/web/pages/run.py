@@ -19,6 +19,7 @@ from unstable_stream.history.hindsight.diff import diff_runs
 from unstable_stream.history.views.boards import boards_of
 from unstable_stream.history.views.report.charts import AXES
 from unstable_stream.history.views.report.groups import compare_groups, group_runs
+from unstable_stream.history.views.report.players import who_beats_whom
 from unstable_stream.history.views.report.reading import Row, RunFacts, before_and_after
 from unstable_stream.history.views.results import read_telling
 from unstable_stream.history.views.run_list import RunLine, RunStanding, families
@@ -106,9 +107,21 @@ def latest_games(site: Site, shelf: Shelf, request: Request) -> Response:
 
 
 def results(site: Site, shelf: Shelf, request: Request) -> Response:
-    """Return the part of the page about what its policies won before and after."""
+    """Return the part of the page about what its policies won, before and after, or who is best."""
     (facts,) = charts.results(shelf, [request.path_params["run"]])
-    return page("results.html.jinja", site, shelf, changes=before_and_after(facts))
+    changes = before_and_after(facts)
+    told: Sequence[str] = ()
+    if not facts.opponents:  # of a tournament, whose players all met each other
+        (read,) = charts.read(shelf, [facts.run_id])
+        told = who_beats_whom([read.facts])[0].told
+    once = () if changes else facts.opponents
+    return page("results.html.jinja", site, shelf, changes=changes, once=once, told=told)
+
+
+def cost(site: Site, shelf: Shelf, request: Request) -> Response:
+    """Return the rows of the page about what it cost."""
+    (facts,) = charts.results(shelf, [request.path_params["run"]])
+    return page("cost.html.jinja", site, shelf, cost=facts.cost)
 
 
 def curves(site: Site, shelf: Shelf, request: Request) -> Response:
@@ -139,12 +152,13 @@ def _asked(shelf: Shelf, request: Request) -> tuple[Sequence[charts.RunRead], st
 def health(site: Site, shelf: Shelf, request: Request) -> Response:
     """Return the part of the page about consumers and service logs, which the archive does not know."""
     run = shelf.run(request.path_params["run"])
-    lags, silent = _lags(shelf, run.run_id)
+    # What others publish later is nothing that the groups of a run that is over have to read.
+    lags, silent = _lags(shelf, run.run_id if run.state in ("running", "lost") else None)
     return page("health.html.jinja", site, shelf, lags=lags, silent=silent, errors=_errors(shelf, run.run_id))
 
 
-def _lags(shelf: Shelf, run_id: str) -> tuple[list[GroupLag], str | None]:
-    """Return the lag of each group that serves the run, and why the log could not be asked."""
+def _lags(shelf: Shelf, run_id: str | None) -> tuple[list[GroupLag], str | None]:
+    """Return the lag of each group that serves all runs or this one, and why the log could not be asked."""
     lags: list[GroupLag] = []
     try:
         (found,) = topics.lags(shelf.place, everyone=True)

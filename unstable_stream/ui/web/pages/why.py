@@ -15,6 +15,7 @@ from unstable_stream.errors import ConfigError, RunError
 from unstable_stream.history.hindsight.node_words import in_words
 from unstable_stream.history.hindsight.rederive import advantages
 from unstable_stream.history.hindsight.why import Direction, NodeKey, Provenance
+from unstable_stream.history.views.written import cell_text, number
 from unstable_stream.ui.web.site import Shelf, Site, page
 
 _WIDTH: Final = 216
@@ -24,7 +25,7 @@ _GAP_Y: Final = 12
 _MOST: Final = 4
 _MOST_BEYOND: Final = 2
 """Nodes drawn of each link of the root, and of each link of others; the lists below the graph have more."""
-_SHOWN_WORDS: Final = 33
+_SHOWN_WORDS: Final = 31
 _WEIGHED: Final = 2
 """Updates whose weights are computed again for one page."""
 _SHOWN_ID: Final = 22
@@ -171,10 +172,17 @@ def _address(shelf: Shelf, key: NodeKey) -> str:
 def _facts(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what is known of a node, without lists of tokens. ``Any``: DuckDB's values."""
     return [
-        (name.replace("_", " "), str(value))
+        (name.replace("_", " "), _written(value))
         for name, value in facts.items()
         if value is not None and not isinstance(value, list | dict)
     ]
+
+
+def _written(value: Any) -> str:
+    """``Any``: as in :func:`_facts`."""
+    if isinstance(value, bool | str):
+        return str(value)
+    return number(value) if isinstance(value, int | float) else cell_text(value)
 
 
 def _draw(shelf: Shelf, found: Provenance, words: Callable[[NodeKey], Sequence[str]]) -> _Graph:
@@ -204,7 +212,9 @@ def _draw(shelf: Shelf, found: Provenance, words: Callable[[NodeKey], Sequence[s
     for column, keys in stacks.items():
         x, above = (column - first) * (_WIDTH + _GAP_X), (highest - len(keys)) * (_HEIGHT + _GAP_Y) // 2
         for row, key in enumerate(keys):
-            name = key.id if len(key.id) <= _SHOWN_ID else f"{key.id[:8]}…"
+            # Ids of games and steps differ at their beginning, those of runs at their end.
+            short = f"…{key.id[1 - _SHOWN_ID :]}" if key.kind == "run" else f"{key.id[:8]}…"
+            name = key.id if len(key.id) <= _SHOWN_ID else short
             boxes[key] = _Box(
                 key, _address(shelf, key), name, words(key), x, above + row * (_HEIGHT + _GAP_Y)
             )

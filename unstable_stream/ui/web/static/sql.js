@@ -6,6 +6,7 @@
   var wrong = document.getElementById("wrong"), answer = document.getElementById("answer"), rows = document.getElementById("rows");
   var palette = ["#1b7fc4", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7f7f7f", "#8c564b"];
   var going = null, found = null, plot = null;
+  var longest = 60; // characters of a cell that stay in one line; more have a box that scrolls
   var facets = document.getElementById("facets"), chips = document.getElementById("narrowed"), asking = null;
   // The address: the query (q), the order (sort, desc), filters (is., null., from. and below. with a column), the
   // columns whose values are listed (facet), and the name of a saved query (name).
@@ -50,7 +51,8 @@
         if (value === null) { cell.append(element("span", { "class": "quiet" }, "NULL")); }
         else if (typeof value === "number" && !Number.isInteger(value)) { cell.textContent = String(Number(value.toPrecision(6))); cell.title = value; }
         else { cell.textContent = plain(value); }
-        if (result.links[at] && result.links[at][number]) { cell.replaceChildren(element("a", { href: result.links[at][number] }, cell.textContent)); }
+        if (result.links[at] && result.links[at][number]) { cell.title = cell.textContent; cell.replaceChildren(element("a", { href: result.links[at][number] }, cell.textContent)); }
+        else if (cell.textContent.length > longest || cell.textContent.indexOf("\n") >= 0) { cell.replaceChildren(element("div", { "class": "much", tabindex: "0" }, cell.textContent)); }
         line.append(cell);
       });
       body.append(line);

@@ -33,7 +33,7 @@
     if (percent) { return (100 * value).toFixed(1) + " %"; }
     if (Number.isInteger(value)) { return value.toLocaleString("en"); }
     var size = Math.abs(value);
-    return size >= 1e4 ? Math.round(value).toLocaleString("en") : size >= 1e-3 ? String(Number(value.toPrecision(4))) : value.toExponential(2);
+    return size >= 1e3 ? Math.round(value).toLocaleString("en") : size >= 1e-3 ? String(Number(value.toPrecision(4))) : value.toExponential(2);
   }
   function rgba(code, opacity) {
     return "rgba(" + [1, 3, 5].map(function (at) { return parseInt(code.slice(at, at + 2), 16); }).join(",") + "," + opacity + ")";
@@ -238,6 +238,8 @@
   function player(name, kind) { return kind ? [name, " ", element("span", { "class": "tag" }, [kind])] : [name]; }
   function ladder(chart) {
     var one = chart.series[0], more = Object.keys(chart.more);
+    var digits = chart.x_title.indexOf("Elo") === 0 ? 0 : 1;
+    function rating(value) { return value.toFixed(digits); }
     var low = Math.min.apply(null, one.low), high = Math.max.apply(null, one.high), width = high - low || 1;
     var body = element("tbody");
     for (var at = one.x.length - 1; at >= 0; at -= 1) {
@@ -247,7 +249,7 @@
       Object.entries({ x: 100 * (one.y[at] - low) / width - 0.3, y: 2, width: 0.6, height: 10 }).forEach(function (pair) { dot.setAttribute(pair[0], pair[1]); });
       bar.append(line, dot);
       var cells = [element("th", { scope: "row" }, player(one.x[at], chart.kinds[one.x[at]])), element("td", {}, [bar])];
-      [written(one.y[at]), written(one.low[at]) + " to " + written(one.high[at])].concat(more.map(function (title) { return chart.more[title][at]; }), [one.counts ? written(one.counts[at]) : ""]).forEach(function (text) { cells.push(element("td", {}, [text])); });
+      [rating(one.y[at]), rating(one.low[at]) + " to " + rating(one.high[at])].concat(more.map(function (title) { return chart.more[title][at]; }), [one.counts ? written(one.counts[at]) : ""]).forEach(function (text) { cells.push(element("td", {}, [text])); });
       body.append(element("tr", {}, cells));
     }
     var head = element("thead", {}, [element("tr", {}, ["player", "", chart.x_title, chart.y_title].concat(more, ["games"]).map(function (name) { return element("th", { scope: "col" }, [name]); }))]);
