@@ -102,20 +102,14 @@ def test_the_results_of_the_quickstart_are_its_counts() -> None:
     assert len(table) * 2 == len(data)
 
 
-def test_the_results_of_an_hour_are_its_counts() -> None:
+@pytest.mark.parametrize("first", ["perfect", "minimax-2"])
+def test_the_results_of_an_hour_are_its_counts(first: str) -> None:
     data = rows("one-hour-evaluations.csv")
-    lines = (DOCS / "evidence" / "one-hour.md").read_text(encoding="utf-8").splitlines()
-    opponents: list[str] = []
-    checked = 0
-    for line in lines:
-        run, update, *cells = [cell.strip() for cell in line.strip("|").split("|")] if "|" in line else ["", ""]
-        if run == "Run":
-            opponents = [cell.split("`")[1] for cell in cells]
-        elif update.isdigit():
-            for opponent, cell in zip(opponents, cells, strict=True):
-                games, wins, draws = data[run, int(update), opponent]
-                not_lost, won = cell.rsplit(", ", 1)
-                assert is_rate(not_lost, wins + int(draws), games), (run, update, opponent)
-                assert is_rate(won, wins, games), (run, update, opponent)
-                checked += 1
-    assert checked >= 24
+    table = table_rows(f"| Run | Update | `{first}`", "one-hour.md")
+    assert len(table) >= 2
+    for run, update, *cells in table:
+        for opponent, cell in zip((first, "random-legal", "first-legal"), cells, strict=True):
+            games, wins, draws = data[run, int(update), opponent]
+            not_lost, won = cell.rsplit(", ", 1)
+            assert is_rate(not_lost, wins + int(draws), games), (run, update, opponent)
+            assert is_rate(won, wins, games), (run, update, opponent)
