@@ -24,7 +24,7 @@ def test_every_configuration_is_one(path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@chosen("name", ["leduc", "several_models"], ["connectfour", "exploitability", "kuhnpoker"])
+@chosen("name", ["hour/simpletak", "leduc", "several_models"], ["connectfour", "exploitability", "kuhnpoker"])
 def test_a_game_of_the_tiny_player_makes_an_update(name: str, tmp_path: Path) -> None:
     few = (
         'backend="inline"',

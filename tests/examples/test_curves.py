@@ -100,3 +100,16 @@ def test_the_results_of_the_quickstart_are_its_counts() -> None:
             assert is_rate(won, wins, games), (opponent, seed, update)
             assert is_rate(drew, int(draws), games), (opponent, seed, update)
     assert len(table) * 2 == len(data)
+
+
+@pytest.mark.parametrize("first", ["perfect", "minimax-2"])
+def test_the_results_of_an_hour_are_its_counts(first: str) -> None:
+    data = rows("one-hour-evaluations.csv")
+    table = table_rows(f"| Run | Update | `{first}`", "one-hour.md")
+    assert len(table) >= 2
+    for run, update, *cells in table:
+        for opponent, cell in zip((first, "random-legal", "first-legal"), cells, strict=True):
+            games, wins, draws = data[run, int(update), opponent]
+            not_lost, won = cell.rsplit(", ", 1)
+            assert is_rate(not_lost, wins + int(draws), games), (run, update, opponent)
+            assert is_rate(won, wins, games), (run, update, opponent)

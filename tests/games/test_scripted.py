@@ -20,6 +20,7 @@ from unstable_stream.games.opponents.scripted import (
     scripted_names,
     scripted_player,
 )
+from unstable_stream.games.opponents.search import TakBoard
 
 
 async def match(env_id: str, names: list[str], games: int, *, first_seed: int = 0) -> list[GameOutcome]:
@@ -166,3 +167,15 @@ def test_an_unreadable_observation_is_quoted(read: object) -> None:
     assert callable(read)
     with pytest.raises(GameError, match=r"found 'Night falls\.'"):
         read("Night falls.")
+
+
+async def test_a_position_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    env_id = "SimpleTak-v0-train"
+    (first,) = await match(env_id, ["minimax-4", "first-legal"], 1)
+
+    def search_again(*_: object) -> None:
+        raise AssertionError("the same game was searched again")
+
+    monkeypatch.setattr(TakBoard, "moves", search_again)
+    (second,) = await match(env_id, ["minimax-4", "first-legal"], 1)
+    assert second.seats == first.seats

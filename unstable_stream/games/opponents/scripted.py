@@ -205,7 +205,7 @@ def _tak_minimax(depth: int) -> Candidates:
         cells = legal_moves.grid_cells(turn.observation)
         own, other = _masks(cells, _TAK_STONES[turn.seat])
         board = _tak_board(round(len(cells) ** 0.5))
-        return [f"[{bit.bit_length() - 1}]" for bit in search.best_moves(board, own, other, depth)]
+        return [f"[{bit.bit_length() - 1}]" for bit in _best_moves(board, own, other, depth)]
 
     return candidates
 
@@ -221,7 +221,7 @@ def _connect_four_minimax(depth: int) -> Candidates:
                     own |= board.bit(height, column)
                 elif disc != ".":
                     other |= board.bit(height, column)
-        return [f"[col {board.column(bit)}]" for bit in search.best_moves(board, own, other, depth)]
+        return [f"[col {board.column(bit)}]" for bit in _best_moves(board, own, other, depth)]
 
     return candidates
 
@@ -232,6 +232,8 @@ def _masks(cells: list[str], own_symbol: str) -> tuple[int, int]:
     return own, taken & ~own
 
 
+_best_moves = lru_cache(maxsize=1 << 14)(search.best_moves)
+"""Games share their first positions, which are the dearest to search."""
 _tak_board = lru_cache(maxsize=None)(search.TakBoard)
 _connect_four_board = lru_cache(maxsize=None)(search.ConnectFourBoard)
 

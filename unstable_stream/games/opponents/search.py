@@ -8,7 +8,7 @@ Artificial Intelligence 6(4), 1975.
 """
 
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final, Protocol
 
 _WIN: Final = 1_000_000
@@ -184,7 +184,8 @@ class ConnectFourBoard:
 class TakBoard:
     """SimpleTak of any size: connect two opposite edges by stones that touch side to side.
 
-    The estimate compares how many more stones each player needs for its shortest connection.
+    The estimate compares how many more stones each player needs for its shortest connection. Other orders
+    of the same moves lead to the same stones, so it is kept, as is whether stones have won.
     """
 
     def __init__(self, size: int):
@@ -202,15 +203,15 @@ class TakBoard:
                 range(cells), key=lambda cell: (cell // size - middle) ** 2 + (cell % size - middle) ** 2
             )
         ]
+        self._won = lru_cache(maxsize=1 << 16)(self._joins_edges)
+        self._need = lru_cache(maxsize=1 << 17)(self._weigh_distances)
 
     def moves(self, own: int, other: int) -> Iterable[int]:
         taken = own | other
         return [cell for cell in self._order if not cell & taken]
 
     def wins(self, stones: int) -> bool:
-        return self._connected(stones, self._top, self._bottom) or self._connected(
-            stones, self._left, self._right
-        )
+        return self._won(stones)
 
     def estimate(self, own: int, other: int) -> int:
         return self._need(other, own) - self._need(own, other) + 1
@@ -226,7 +227,12 @@ class TakBoard:
             self._distance(own, open_cells, self._left, self._right),
         )
 
-    def _need(self, own: int, other: int) -> int:
+    def _joins_edges(self, stones: int) -> bool:
+        return self._connected(stones, self._top, self._bottom) or self._connected(
+            stones, self._left, self._right
+        )
+
+    def _weigh_distances(self, own: int, other: int) -> int:
         """Weigh the shorter way three to one: a second threat is worth something, the first decides."""
         shorter, longer = sorted(self.distances(own, other))
         return 3 * shorter + longer
