@@ -16,7 +16,7 @@
   function showAll(at, keep) {
     games.forEach(function (game) { show(game, at, keep); });
     player.querySelector("[data-slide]").value = furthest();
-    player.querySelector("[data-count]").textContent = "move " + games.map(function (game) { return (game.at + 1) + " of " + game.moves.length; }).join(", ");
+    player.querySelector("[data-count]").textContent = "move " + games.map(function (game) { return game.at + " (" + (game.at + 1) + " of " + game.moves.length + ")"; }).join(", ");
     games.forEach(function (game) {
       game.article.querySelectorAll(".movelist li a").forEach(function (link) {
         var here = link.getAttribute("href") === "#" + game.moves[game.at].id;
