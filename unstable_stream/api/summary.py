@@ -82,7 +82,8 @@ def _work(view: RunView) -> str:
     update = f"update {view.update}" + (f" of {view.config.learner.iterations}" if _trains(view) else "")
     work = f"{update}, {view.games['train']:,} training games, {view.games['eval']:,} evaluation games"
     if view.config.evaluation.round_robin:
-        work = f"{len(view.config.evaluation.opponents)} players, {view.games_of_all}"
+        players = len(view.config.evaluation.opponents)
+        work = f"{players} player{'' if players == 1 else 's'}, {view.games_of_all}"
     begun = view.status.resumed or view.status.began
     if begun is None or view.status.ended is None:
         return work
