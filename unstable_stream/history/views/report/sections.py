@@ -273,8 +273,8 @@ def _mistakes(runs: Sequence[RunFacts]) -> list[Chart]:
         Chart(
             "truncated",
             "Cut short",
-            "Share of completions that hit the token limit (all, where it is one token), and of training games "
-            "that hit the move limit.",
+            "Share of completions that hit the token limit (all, where it is one token), and of training "
+            "games that hit the move limit.",
             y_title="share",
             x_title=BY_UPDATE,
             series=[
