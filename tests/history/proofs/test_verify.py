@@ -5,7 +5,7 @@ import math
 import secrets
 import sqlite3
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from tests.history.proofs.recorded_run import (
     record_run,
     small_config,
 )
+from unstable_stream.algorithms.buffer import StepBuffer
 from unstable_stream.errors import RunError
 from unstable_stream.events import (
     Action,
@@ -412,6 +413,24 @@ async def test_a_learner_that_was_restarted_draws_what_can_be_drawn_again(empty:
     _, second, third = (update.positions for update in await events_of(empty, RUN, LearnerUpdate))
     assert sum(third.values()) < sum(second.values()), "the new learner drew before it had read all again"
     assert_verified(await verify_run(empty, RUN, games=False))
+
+
+async def test_a_step_is_given_once_to_the_buffer_that_is_drawn_from(
+    empty: LocalLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[str] = []
+
+    class Counted(StepBuffer):
+        def extend(self, steps: Iterable[Step]) -> None:
+            fresh = list(steps)
+            given.extend(step.event_id for step in fresh)
+            super().extend(fresh)
+
+    monkeypatch.setattr("unstable_stream.history.proofs.recompute.StepBuffer", Counted)
+    await record_run(empty, RUN, small_config(), hosted=False, games=20)
+    checks = assert_verified(await verify_run(empty, RUN, games=False))
+    assert checks["updates"].compared > 1
+    assert len(given) == len(set(given)) > 0
 
 
 async def test_a_fork_counts_its_updates_on_from_its_parents(empty: LocalLog) -> None:

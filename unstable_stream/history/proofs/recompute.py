@@ -10,9 +10,11 @@ each must be the state of this fold at its position.
 
 The buffer's choices are a function of the set of steps that it holds
 (:mod:`unstable_stream.algorithms.buffer`). At the draw of an update these are the steps that the learner had
-read, without those that earlier updates used. The update records the offsets read. So each draw is made in a
-fresh buffer, independent of restarts, and the decisions come from the function that the learner calls
-(:mod:`unstable_stream.algorithms.update_decisions`).
+read, without those that earlier updates used. The update records the offsets read. So each draw is made from
+that set, independent of restarts, and the decisions come from the function that the learner calls
+(:mod:`unstable_stream.algorithms.update_decisions`). As long as draws agree with the record, what one leaves
+in its buffer is what the next begins with; after one that differs, or if a learner has read less than the one
+before it, a new buffer is filled.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -34,6 +36,7 @@ from unstable_stream.events import (
     named_id,
     trained_model,
 )
+from unstable_stream.events.used_ids import UsedIds
 from unstable_stream.history.proofs.check_snapshots import SnapshotCheck
 from unstable_stream.history.proofs.expected_records import DerivedCheck, Expected
 from unstable_stream.history.proofs.ledger import Evidence, RecordIndex, named
@@ -79,6 +82,11 @@ class _Batches:
         self._transform = build_sampling(list(self._config.rewards.sampling))
         self._pending: dict[str, tuple[Step, int]] = {}
         """By id, each with its slot in the index."""
+        self._buffer: StepBuffer | None = None
+        """Holds the pending steps but for ``_unread``; ``None``: the next draw fills a new one."""
+        self._unread: list[tuple[Step, int]] = []
+        self._read_to: Mapping[int, int] = {}
+        """The positions of the draw before."""
         self._used = used
 
     def add(self, steps: Sequence[Step]) -> None:
@@ -86,8 +94,9 @@ class _Batches:
         steps = [step for step in steps if trained_model(step.model_uid) == self._model]
         slots = self._index.find([step.event_id for step in steps])
         for step, slot in zip(steps, slots, strict=True):
-            if slot >= 0 and not self._used[slot]:
-                self._pending.setdefault(step.event_id, (step, slot))
+            if slot >= 0 and not self._used[slot] and step.event_id not in self._pending:
+                self._pending[step.event_id] = (step, slot)
+                self._unread.append((step, slot))
 
     def apply(self, update: LearnerUpdate, read_to: Mapping[int, int], where: str) -> None:
         """Compare one update with its repeated draw; ``read_to``: the next offsets at the draw."""
@@ -96,18 +105,21 @@ class _Batches:
         if update.update != self._last + 1:
             check.differs(where, event_id, f"update {name} comes after update {self._last}")
         self._last = max(update.update, self._last)
+        buffer = self._filled(read_to)
         try:
-            again = encode_event(self._decide(update, read_to))
+            again = encode_event(self._decide(update, buffer))
         except LearnerError as error:
             check.differs(where, event_id, f"update {name} cannot be decided again: {error}")
         else:
             of, source = f"update {name} ", "the update drawn again"
-            check.compare(where, event_id, encode_event(update), again, of=of, source=source)
+            if not check.compare(where, event_id, encode_event(update), again, of=of, source=source):
+                self._buffer = buffer
         self._use(update, read_to, where)
 
     def drop(self, lost: StepsDropped) -> None:
         """Leave out steps from here on that the learner had lost, and that may still be read elsewhere."""
         self._take([drop.step_id for drop in lost.dropped])
+        self._buffer = None
 
     def _take(self, names: Sequence[str]) -> list[tuple[str, int]]:
         """Take steps out; return those that the log holds, each with its slot."""
@@ -117,17 +129,29 @@ class _Batches:
             self._used[slot] = 1
         return found
 
-    def _decide(self, update: LearnerUpdate, read_to: Mapping[int, int]) -> LearnerUpdate:
-        """Return the update with all decisions computed again."""
+    def _filled(self, read_to: Mapping[int, int]) -> StepBuffer:
+        """Return a buffer with the pending steps that had been read; whoever uses it keeps it, or not."""
+        buffer, self._buffer = self._buffer, None
+        again = any(read_to.get(partition, 0) < offset for partition, offset in self._read_to.items())
+        self._read_to = read_to
+        if buffer is None or again:  # a learner that was restarted draws before it has read all of it again
+            self._unread = list(self._pending.values())
+            buffer = StepBuffer(
+                self._config.max_buffer_size,
+                strategy=self._config.buffer.strategy,
+                seed=self._config.seed,
+                max_staleness=self._config.buffer.max_staleness,
+                overflow_draws=self._config.buffer.overflow_draws,
+            )
+        buffer.restore_used(UsedIds())  # steps that were used are not given to it again
+        unread = self._unread
+        buffer.extend(step for step, slot in unread if self._was_read(slot, read_to))
+        self._unread = [(step, slot) for step, slot in unread if not self._was_read(slot, read_to)]
+        return buffer
+
+    def _decide(self, update: LearnerUpdate, buffer: StepBuffer) -> LearnerUpdate:
+        """Return the update with all decisions computed again from a buffer."""
         settings, number = self._config.learner, update.update
-        buffer = StepBuffer(
-            self._config.max_buffer_size,
-            strategy=self._config.buffer.strategy,
-            seed=self._config.seed,
-            max_staleness=self._config.buffer.max_staleness,
-            overflow_draws=self._config.buffer.overflow_draws,
-        )
-        buffer.extend(step for step, slot in self._pending.values() if self._was_read(slot, read_to))
         decision = decide_update(
             buffer, settings.batch_size, max(1, number), self._transform, self._admit(update)
         )
