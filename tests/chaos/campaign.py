@@ -68,6 +68,7 @@ async def do_faults(
             location="local" if kafka is None else f"kafka://{kafka.bootstrap}",
             backend=backend,
             faults=faults,
+            orders=orders,
             endpoint=stack.enter_context(BadEndpoint(seed)),
             updates=updates,
             until=until,

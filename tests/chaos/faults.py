@@ -93,6 +93,11 @@ class Orders:
         """Have the environments or the engines misbehave in a way for some seconds from now."""
         self._write(what, f"{kind} {time.time() + seconds}")
 
+    def withdraw(self) -> None:
+        """End all misbehaviour: what is started from here on is a command like any user's."""
+        for path in self._directory.iterdir():
+            path.unlink()
+
     def _write(self, name: str, text: str) -> None:
         staging = self._directory / f".{name}"
         staging.write_text(text)

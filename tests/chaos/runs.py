@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field
 
 from tests.chaos.endpoint import BadEndpoint
-from tests.chaos.faults import HUNG, Fault
+from tests.chaos.faults import HUNG, Fault, Orders
 from tests.chaos.forked import ForkedRun
 from tests.whole_run.processes import History, LaunchedRun
 from unstable_stream.events import LearnerUpdate, RunFinished, RunStarted
@@ -84,6 +84,7 @@ class Setting:
     location: str
     backend: str
     faults: Sequence[Fault]
+    orders: Orders
     endpoint: BadEndpoint
     updates: int
     until: float
@@ -176,6 +177,7 @@ class _Chaos:
         self.result.updates = self._made()
         outcome = self._history.of(RunFinished)[-1].outcome
         assert outcome == ("completed" if status == 0 else "stopped"), outcome
+        setting.orders.withdraw()  # an environment that was to raise until now would do so as verify plays
         for proof in ("audit", "verify"):
             found = await run.command(proof, self.result.run_id)
             assert found.returncode == 0, f"{proof} {self.result.run_id}:\n{found.stdout}{found.stderr}"
