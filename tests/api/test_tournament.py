@@ -246,6 +246,20 @@ def test_a_tournament_that_was_stopped_goes_on(runs: tuple[us.Run, us.Run]) -> N
 def test_games_in_given_seats_are_recorded_whoever_plays(tmp_path: Path) -> None:
     settings = ("--seats", "perfect", "--seats", "random-legal", "--env", ENV["env_id"], "--mirrored")
     ask(tmp_path, "play", *settings, "-k", "4", "-q")
+    alone = ask(
+        tmp_path,
+        "play",
+        "--seats",
+        "perfect",
+        *settings[:2],
+        *settings[4:6],
+        "-k",
+        "1",
+        "-q",
+        "--set",
+        "name=alone",
+    )
+    assert "completed: 1 player, 1 of 1 games" in alone.output
     run = us.open_run("play", tmp_path)
     ask_of = "SELECT models, list(seed ORDER BY seed) FROM games GROUP BY models ORDER BY models"
     (first, seeds), (second, same_seeds) = run.sql(ask_of).rows()

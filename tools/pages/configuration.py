@@ -8,7 +8,8 @@ from unstable_stream.runs.overlay import PRESETS
 
 _INTRO = """# Configuration
 
-One TOML file describes a run; `--set key.path=value` overrides single keys; unknown keys are errors. The
+One TOML file describes a run; `--set key.path=value` overrides single keys, where `none` stands
+for a default of `none` below; unknown keys are errors. The
 resolved configuration is recorded in the run's `run-started` event. This page is generated from
 `unstable_stream/runs/` and `unstable_stream/algorithms/settings.py` by `make generated`.
 

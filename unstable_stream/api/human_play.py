@@ -437,7 +437,7 @@ class _GivenUpError(Exception):
 
 
 class _OutOfTimeError(_GivenUpError):
-    """Nor does the person's clock."""
+    """The clock of the person has run out."""
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,9 @@ def test_a_plot_is_saved_as_picture_and_as_numbers(tab: Tab, data: Path, tmp_pat
         _drawn(tab, base + "compare?run=run-a&run=run-b&by=games&smoothing=0.9")
         for kind in ("png", "csv"):
             _press(tab, "loss", kind.upper())
+            deadline = time.monotonic() + 30
             while not (tmp_path / f"loss.{kind}").exists():
+                assert time.monotonic() < deadline, f"no loss.{kind} was downloaded"
                 time.sleep(0.03)
         tab.ask("document.querySelector('#choice button').click()")  # other runs, the same view
         tab.wait("location.search.includes('baseline=') && location.search.includes('smoothing=0.9')")

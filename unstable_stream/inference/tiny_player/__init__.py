@@ -1,7 +1,8 @@
 """A language model of 0.34 M parameters that plays SimpleTak and TicTacToe legally but badly, on any CPU.
 
 An ordinary Hugging Face directory (Qwen3 architecture, word-level tokenizer of 40 words), so that every
-engine and learner treats it like any other base model. ``examples/tiny_player/build.py`` made it.
+engine and learner treats it like any other base model. ``examples/tiny_player/README.md`` says how one is
+made.
 """
 
 from pathlib import Path
